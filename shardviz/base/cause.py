@@ -179,7 +179,7 @@ class Contracted(Reduced):
 
 @dataclass(frozen=True)
 class FromOneDevice(Cause):
-    """The collective sends a value from one device to its group, as a sum with zeros.
+    """The collective copies one device's value to its group: all others add zeros.
 
     Attributes:
         wanted_by: the operation that needs the value on all devices; None if the value

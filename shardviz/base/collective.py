@@ -138,7 +138,7 @@ class Collective:
 
     @property
     def definition(self) -> CollectiveKind:
-        """The CollectiveKind: effect, route, and names in jax and StableHLO."""
+        """The CollectiveKind: its effect, its route, and names in jax and StableHLO."""
         return KINDS[self.kind]
 
     @property

@@ -31,14 +31,20 @@ class Effect(StrEnum):
 class Route(StrEnum):
     """How the bytes of a collective travel between the devices of a group.
 
+    Attributes:
+        RINGS: around a ring of the group, `rounds` times.
+        EXCHANGE: from each device to every other device.
+        PAIRS: from the sender to the receiver of each pair.
+        UNKNOWN: known only when the program runs.
+
     >>> KINDS["collective-permute"].route.value
     'pairs'
     """
 
-    RINGS = "rings"  # around a ring of the group, `rounds` times
-    EXCHANGE = "exchange"  # from each device to every other device
-    PAIRS = "pairs"  # from sender to receiver of each pair
-    UNKNOWN = "unknown"  # known only when the program runs
+    RINGS = "rings"
+    EXCHANGE = "exchange"
+    PAIRS = "pairs"
+    UNKNOWN = "unknown"
 
 
 Step = Literal["scatter", "gather", "exchange"]

@@ -29,6 +29,7 @@ Key = Callable[[Collective], Hashable]
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _WIDTH = re.compile(r"\d+")  # bits per element: 16 in bf16, 8 in f8e4m3
+
 _LAST = 1 << 62  # sort key for a missing position: after all others
 
 
@@ -61,7 +62,7 @@ def traffic_of(c: Collective) -> Traffic:
 
 
 def value_key(c: Collective, value: str) -> Hashable:
-    """Returns a key to pair collectives of two plans by, regardless of their size.
+    """Returns the key by which collectives of two plans are paired, without the size.
 
     Args:
         c: the collective.

@@ -13,7 +13,7 @@ from shardviz.base.format import shown
 
 
 def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
-    """Writes text to a file in UTF-8, completely or not at all; creates the folder.
+    """Writes UTF-8 text to a file, completely or not at all; creates missing folders.
 
     Args:
         path: the path of the file.
@@ -45,7 +45,7 @@ def _replace(path: Path, text: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = target.stat().st_mode
     if mode is not None and not stat.S_ISREG(mode):
-        # A terminal or pipe cannot be replaced, so write to it. A folder raises.
+        # A terminal or pipe cannot be replaced, so write to it. For a folder, raise.
         target.write_text(text, encoding="utf-8", newline="\n")
         return
     new = target.with_name(f".shardviz-{secrets.token_hex(8)}")

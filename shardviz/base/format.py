@@ -297,7 +297,7 @@ class Fold(Generic[T]):
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """Formats numbers as `0..31` or `0..3,7`; leading zeros prevent ranges."""
+    """Formats numbers as `0..31` or `0..3,7`; numbers with leading zeros as a list."""
     if any(str(int(n)) != n for n in numbers):
         return ",".join(numbers)
     runs: list[list[int]] = []

@@ -248,7 +248,7 @@ class Layout(Displayed):
                 if block is not None:
                     numbers[dim] = int(block[coords])
         else:
-            # Avoids arrays as large as the mesh, which may have a million devices.
+            # Don't create arrays for all devices: a mesh may have a million.
             for dim, axes in enumerate(self.spec.dims):
                 for axis in axes:
                     at = self.mesh.positions[axis]

@@ -415,7 +415,7 @@ def ascending(values: np.ndarray) -> bool:
 def _checked_processes(
     processes: npt.ArrayLike | None, sizes: tuple[int, ...]
 ) -> np.ndarray | int:
-    """Process indices, or just the number of hosts if they share devices in order."""
+    """Process indices, or the number of hosts if they share devices evenly in order."""
     total = math.prod(sizes)
     if processes is None:
         return 1
@@ -429,7 +429,7 @@ def _checked_processes(
             )
         return count
     array = _numbers(processes, sizes, "process indices")
-    # An even division in order is stored as the number of hosts instead.
+    # If hosts share the devices evenly in order, store only the number of hosts.
     hosts = int(array.flat[-1]) + 1
     if total % hosts == 0:
         by_host = array.reshape(hosts, -1)

@@ -22,8 +22,10 @@ from shardviz.base.errors import MeshError, ShardvizError
 from shardviz.base.format import bytes_text, shown
 
 MAX_NAME = 100
-MAX_PATH = 1_000  # characters of a path that is matched with patterns
-MAX_TEXT = 1 << 19  # characters; MaxText's base.yml has 60,000
+# Maximum lengths in characters: of a path that is matched with patterns, and of typed
+# text. MaxText's base.yml has 60,000 characters.
+MAX_PATH = 1_000
+MAX_TEXT = 1 << 19
 
 
 def read_text_file(path: Path, most: int) -> str:

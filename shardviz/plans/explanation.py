@@ -216,7 +216,7 @@ class Explanation(Displayed):
             for alike, group in groupby(self.facts, _is_alike):
                 run = list(group)
                 if alike and len(run) > 2:
-                    # The last step names the value that the axis reached.
+                    # Keep the last step, which names the value that the axis reached.
                     run[:-1] = [LeftOutLine(len(run) - 1, alike=True)]
                 facts += run
         surplus = len(facts) - MOST_SENTENCES
@@ -264,13 +264,13 @@ def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
     """The steps by which an axis reached a value, each with the value reached."""
     reached = op.name
     if op.kind == "result" and arrival(plan.arrivals, reached, axis) is None:
-        # The axis came with the returned value.
+        # If no step reached the result, the axis came with the returned value.
         reached = next(iter(op.operands), reached)
     steps: list[tuple[Step, str]] = []
     visited = {op.name}
     while True:
         step = arrival(plan.arrivals, reached, axis)
-        # In a loop, an axis may return to a value.
+        # In a loop, the path may return to a visited value.
         if step is None or step.origin in visited:
             return steps[::-1]
         steps.append((step, reached))

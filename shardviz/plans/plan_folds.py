@@ -17,8 +17,10 @@ from shardviz.plans.plan_values import PlannedOp
 
 Path = tuple[str, ...]
 
-FEWEST_VALUES = 4  # a call with fewer values gets no separate row
-NAMED_SHARE = 1 / 3  # of operations; with fewer in named scopes, functions are used
+# A call with fewer values gets no separate row.
+FEWEST_VALUES = 4
+# If a smaller share of the operations is in named scopes, functions are used instead.
+NAMED_SHARE = 1 / 3
 BACKWARD, LOOP = "backward pass", "loop"
 
 _NUMBERED_CALL = re.compile(r" \(\d+\)$")  # suffix of a repeated call, as in `relu (2)`
@@ -198,8 +200,9 @@ def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
     for op in ops:
         path: Path = ()
         for number, name in enumerate(op.calls):
+            # Users don't see comprehensions as functions.
             if name.endswith("comp>") or name == "<genexpr>":
-                continue  # comprehensions, which users don't see as functions
+                continue
             # The line of the caller, counted from the innermost.
             above = len(op.calls) - number
             line = next(iter(op.stack[above : above + 1]), "")

@@ -283,15 +283,17 @@ def pmap_settings(fn: object) -> Mapping[str, Any] | None:
     return settings if {"in_axes", "out_axes_tree"} <= set(settings) else None
 
 
-SHARD_MAP_MADE = "_shard_map"  # creates a mapped function, maybe without a mesh
-SHARD_MAP_CALLED = "_shmap_checks"  # the mapped function calls this first
+# `_shard_map` creates a mapped function, maybe without a mesh. When called, the mapped
+# function first calls `_shmap_checks`.
+SHARD_MAP_MADE = "_shard_map"
+SHARD_MAP_CALLED = "_shmap_checks"
 _SHARD_MAP_PARTS = frozenset(
     {"f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "_smap"}
 )
 
 
 def shard_map_functions() -> dict[str, FunctionType]:
-    """Name -> jax function, for those that create and call a `shard_map`, if found."""
+    """Name -> function, for jax's functions that create and call a `shard_map`."""
     module = "jax._src.shard_map"
     functions = {n: function_of(module, n) for n in (SHARD_MAP_MADE, SHARD_MAP_CALLED)}
     return {name: fn for name, fn in functions.items() if fn is not None}
@@ -392,7 +394,7 @@ def line_frames(equation: JaxprEqn) -> Sequence[Any]:
 
 
 def expression_of(equation: JaxprEqn, file: str) -> int | None:
-    """The bytecode offset of the expression, in a file, that created an equation.
+    """The bytecode offset, in a file, of the expression that created an equation.
 
     None if not known.
     """
@@ -406,7 +408,7 @@ def expression_of(equation: JaxprEqn, file: str) -> int | None:
 
 
 def expression_text(equation: JaxprEqn, file: str) -> str:
-    """The source text of the expression, in a file, that created an equation.
+    """The source text, in a file, of the expression that created an equation.
 
     `""` if not known, or if the expression spans several lines.
     """
@@ -440,7 +442,7 @@ def without_context_mesh(equation: Any) -> Any:  # a JaxprEqn; `ctx` is private
 
 
 def compile_arguments(lowered: jax.stages.Lowered) -> dict[str, Any] | None:
-    """The arguments that jax will compile a lowered program with, or None."""
+    """The arguments with which jax will compile a lowered program, or None."""
     return lowering_attribute(lowered, "compile_args")
 
 
@@ -476,8 +478,9 @@ def keep_module(lowered: Any, module: Any) -> None:
 def stablehlo_module(lowered: jax.stages.Lowered) -> Any:
     """The StableHLO module that jax passes to XLA for a lowered program.
 
-    Inserts real sizes if the program calls an exported one with symbolic sizes, as jax
-    does at compile time. If jax's function for this is missing, the symbols remain.
+    If the program calls an exported function with symbolic sizes, inserts the real
+    sizes, as jax does at compile time. This needs a private jax function, without which
+    the symbols remain.
 
     Raises:
         ValueError: raised by jax for sizes that the exported program does not accept.
@@ -606,7 +609,7 @@ def varying_axes(value: Any) -> frozenset[str]:
 
 
 def shard_map_call(frame: FrameType) -> dict[str, Any] | None:
-    """The arguments of `jax.shard_map` and of a mapped call, from the call's frame."""
+    """Reads the arguments of `jax.shard_map` and of the mapped call from a frame."""
     if _module_of(frame) != "jax._src.shard_map" or frame.f_code.co_name != "wrapped":
         return None
     names = ("f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "args")

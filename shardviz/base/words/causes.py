@@ -275,7 +275,7 @@ def _sent(fact: Sent) -> str:
 
 def _split(fact: Moved, dimension: int | None = None) -> str:
     """How the operand is split before it moves: `Argument w is split over data`."""
-    # The dimension is unknown if a reshape may have changed the dimensions.
+    # `dimension` is None if a reshape may have changed the dimensions.
     along = ""
     if dimension is not None:
         along = f" along dimension {dimension}"

@@ -203,8 +203,9 @@ class _EstimateReader:
         before = self.module.spec(op.operands[0])
         after = self.module.spec(op.results[0])
         if op.name not in COLLECTIVE_AXES:
+            # If nothing is split, every device already has the full value.
             if op.name == RESHARD and not before.axes and not after.axes:
-                return []  # every device already has the full value
+                return []
             # If no axis moved, the device order differs, so data moves along all axes.
             moved = _moved_axes(before, after) or self.mesh.axis_names
             return [_Part(mesh_axes(moved, self.mesh), after)]
@@ -293,7 +294,7 @@ class _EstimateReader:
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _written(self, op: ir.Operation, kind: str) -> Collective:
-        """The estimate of a collective that the program itself calls."""
+        """Estimates a collective that the program itself calls."""
         read = self.module.read(op)
         assert read is not None  # only Shardy's operations have no ReadOp
         location, axes = read.location, axes_of_written(op, self.mesh)
@@ -439,7 +440,7 @@ def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
 
 
 def _moved_axes(before: Spec, after: Spec) -> list[str]:
-    """The axes whose dimension, or position within it, differs between two specs."""
+    """The axes whose dimension, or position in the dimension, differs between specs."""
     first, last = ({}, {})
     for spec, places in ((before, first), (after, last)):
         for dim, axes in enumerate(spec.dims):
@@ -473,7 +474,7 @@ def axes_of_written(op: Any, mesh: MeshSpec) -> _Axes:
         rows = np.asarray(holder[SOURCE_TARGET_PAIRS]).reshape(-1, 2)[:_PAIRS]
         pairs = tuple(map(tuple, rows.tolist()))
         return axes_of_pairs(pairs, mesh.axis_names, mesh.axis_sizes)
-    if op.name == CUSTOM_CALL:  # the groups of a ragged all-to-all are in its config
+    if op.name == CUSTOM_CALL:  # a ragged all-to-all has its groups in `backend_config`
         holder = holder[BACKEND_CONFIG]
     if REPLICA_GROUPS not in holder:
         return ()

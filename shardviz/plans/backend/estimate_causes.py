@@ -92,7 +92,7 @@ def blame_for_move(
     moved = name or location_here.last_part
     asking = constraint_for(module, source, after)
     for step in module.chain(op):
-        # A later collective of the chain may change the requested sharding again.
+        # Try every sharding in the chain: later collectives may split the value again.
         if asking is None:
             asking = constraint_for(module, source, module.spec(step.results[0]))
     if asking is not None:

@@ -77,7 +77,7 @@ def with_uncertain(
         if isinstance(c.cause, MoveCause):
             cause = c.cause
             move = (cause.value, cause.before, cause.after, c.kind, c.bytes_per_device)
-            # XLA may do an equal move once for all readers.
+            # If several readers need the same move, XLA may do it once.
             if move in moves:
                 moved_twice.add(c.value)
             moves.add(move)
@@ -96,7 +96,7 @@ def with_uncertain(
                 code, axes = "move", _over(collectives_of[op.name])
             if not axes and op.name in resplit:
                 code, axes = "result", resplit[op.name]
-            # Not uncertain if the gathers of the call, or of result [0], are estimated.
+            # A call with estimated gathers, listed at result [0], is not uncertain.
             if code == "call" and {op.name, f"{op.name.rpartition('[')[0]}[0]"} & calls:
                 axes = ()
             if axes:
@@ -111,7 +111,7 @@ def with_uncertain(
 def _resplit_results(
     values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
 ) -> dict[str, tuple[str, ...]]:
-    """Operation -> axes, if XLA may move the operands instead of the result."""
+    """Operations whose operands XLA may move, not the result -> the moved axes."""
     axes: dict[str, tuple[str, ...]] = {}
     for c in collectives:
         cause = c.cause
@@ -175,7 +175,7 @@ def _of_operation(
         return "product", _wanted_twice(op, reads, planned, rule, mesh)
     axes = _read_along(op, reads, rule)
     resplit = opcode == "slice" and reads[0].spec.dims != op.spec.dims
-    # XLA moves operands of different sizes in other steps.
+    # For arrays of different sizes, XLA may use other steps than Shardy.
     if not axes and (resplit or (opcode == "concatenate" and moved)):
         axes = _axes_of((*reads, op))
     return "along", axes
@@ -243,9 +243,10 @@ def _wanted_twice(
     rule: ShardingRule,
     mesh: MeshSpec,
 ) -> tuple[str, ...]:
-    """Axes of a matrix product along which XLA may move data unlike Shardy."""
-    factors: dict[str, set[str]] = defaultdict(set)  # axis -> factors that it splits
-    holders: dict[str, int] = defaultdict(int)  # axis -> operands summed over it
+    """The axes along which XLA and Shardy may move a matrix product differently."""
+    # For each axis: the factors that it splits, and the number of summed operands.
+    factors: dict[str, set[str]] = defaultdict(set)
+    holders: dict[str, int] = defaultdict(int)
     for value, tensor in zip(
         (*reads, op), (*rule.operands, *rule.results), strict=False
     ):
@@ -267,8 +268,8 @@ def _wanted_twice(
             if size > 1 and name not in used and other_size % size == 0:
                 replaceable = True
         settled = axis in (*sums, *moved) and len(named) < 3
-        # If a summed axis splits only one operand, each device slices the other, or XLA
-        # gathers the split one.
+        # If a summed axis splits only one operand, XLA either slices the other operand
+        # or gathers the split one.
         alone = axis in sums and (holders[axis] == 1 or axis in moved)
         if alone or (len(named) > 1 and (replaceable or not settled)):
             uncertain_axes.append(axis)

@@ -74,7 +74,7 @@ def operands_moved_instead(
 
 
 def _spec(module: PlannedModule, value: ir.Value) -> Spec:
-    """The sharding of an operand, before any slicing that no constraint requests."""
+    """The sharding of an operand, ignoring a slice that no constraint requests."""
     slice_op, spec = defining_op(value), module.spec(value)
     if slice_op is None or slice_op.name != ALL_SLICE:
         return spec

@@ -77,7 +77,7 @@ def lower_to_plan(
     begun = time.perf_counter()
     notes: list[PlanNote] = []
     names = depends_on_platform(traced.stage.jaxpr)
-    # Other programs are equal on all platforms, and jax may have cached them for CPUs.
+    # Other programs lower alike on all platforms, and jax may have cached the result.
     chosen = platform if names and platform else "cpu"
     try:
         traced, module = _lowered(program, traced, chosen)

@@ -479,8 +479,8 @@ def _rewrite(copy: ir.Operation) -> None:
     loops = bool(_loops_in(copy))
     if loops:
         read_invariants_outside(copy)
-    # After the loops, which leave more operations dead. Shardy crashes if it can't name
-    # the origins of an unused operation.
+    # Remove dead operations after rewriting loops, which leaves more of them. Shardy
+    # crashes if it can't name the origins of an unused operation.
     remove_dead(copy)
     if loops:
         open_what_loops_read(copy)

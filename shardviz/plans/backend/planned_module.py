@@ -80,7 +80,7 @@ class PlannedModule:
         self._read_ops = read.read_ops
 
     def operations(self, owner: Any = None) -> Iterator[Any]:
-        """Yields the operations in `owner` or `main`, in order, including callees."""
+        """Yields the operations in `owner` or `main` and their callees, in order."""
         for region in (owner or self._functions["main"]).regions:
             for block in region.blocks:
                 for item in block.operations:

@@ -404,7 +404,7 @@ _HANDLERS: dict[str, _Handler] = {
 
 
 def argument_names(module: Any, attributes: AttributeCache) -> list[str]:
-    """jax's names of the arguments of a lowered program, in order."""
+    """jax's argument names of a lowered program, in order."""
     main = functions_of(module.operation)["main"]
     arguments = main.regions[0].blocks[0].arguments
     return [attributes.location(value).op for value in arguments]

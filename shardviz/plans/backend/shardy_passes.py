@@ -162,7 +162,7 @@ def pipeline_passes() -> tuple[str, ...]:
     """
     try:
         with ir.Context():
-            # The alias takes no options, so expand it to passes, which do.
+            # The pipeline's name takes no options, but the passes it expands to do.
             text = str(passmanager.PassManager.parse(f"builtin.module({PIPELINE})"))
     except Exception as error:  # MLIR raises several types for an unknown name
         reason = str(error).strip().partition("\n")[0]

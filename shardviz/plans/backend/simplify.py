@@ -37,7 +37,7 @@ from shardviz.plans.backend.mlir_names import (
 
 #: Attribute of a replacement: the name of the operation that it replaces.
 REPLACES = "shardviz.replaces"
-# Binary operation -> the neutral number, and whether the first operand may be it too.
+# Binary operation -> (neutral number, whether it may be the first operand too).
 _NEUTRAL = {
     "multiply": (1, True), "divide": (1, False), "add": (0, True), "subtract": (0, False),
 }  # fmt: skip
@@ -153,9 +153,9 @@ def _made_by(value: ir.Value, name: str) -> Any:
 
 def _put_number(op: ir.Operation, name: str) -> bool:
     """Replaces an operation on constants by the number that XLA computes for it."""
+    # A broadcast of a scalar constant is already a splat constant.
     if name == "broadcast_in_dim" and not _shape(op.operands[0]):
-        return False  # already the form of a splat constant
-    # Most operations are ruled out by their first operand.
+        return False
     if name not in _FOLDED or (first := number_of(op.operands[0])) is None:
         return False
     if REPLACES in op.attributes:
