@@ -368,7 +368,7 @@ def _called(what: str) -> Any:
         here = os.getcwd()
     except FileNotFoundError:
         raise InputError("the working folder has been removed") from None
-    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH omits it
+    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH omits the folder
         sys.path.insert(0, here)
     try:
         value: Any = importlib.import_module(module)

@@ -67,7 +67,7 @@ from shardviz.programs.effects import Effects
 from shardviz.programs.program import Program
 from shardviz.runs.cached import MeshComparison
 
-LEAST_WIDTH = 20  # letters
+LEAST_WIDTH = 20  # letters per line
 LETTERS = 110  # per line of a picture that contains only text
 
 

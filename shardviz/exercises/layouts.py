@@ -61,7 +61,7 @@ def _laid_out(
     for name, problem in audited.problems.items():
         raise Wrong(f"Read as {dialect}, {name} cannot be laid out so: {problem}")
     row = audited.largest[0]
-    assert row.layout is not None  # a problem was raised above
+    assert row.layout is not None  # arrays without problems have one
     size = audited.bytes_per_device * copies
     does = words.takes(row.path, row.layout.spec, size, mesh, len(audited.rows))
     return _Arrays(row.layout, size, does)

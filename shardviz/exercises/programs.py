@@ -427,7 +427,7 @@ def _split_by(answer: Answer, setup: Setup) -> tuple[Program, dict[str, Layout]]
         raise Wrong(problem)
     layouts = {}
     for row in changed.requests:
-        assert row.layout is not None  # a problem was raised above
+        assert row.layout is not None  # arrays without problems have one
         layouts[row.path] = row.layout
     return changed, layouts
 

@@ -50,7 +50,7 @@ _PAGE = (300.0, 340.0)
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
 # The preferred ratio of width to height of the page.
 _WIDE = 0.9
-# Maximum number of hosts with frames; smaller frames would be too fine to see.
+# With more hosts than this, frames are not drawn: they'd be too fine to see.
 MOST_FRAMES = 512
 
 
@@ -396,9 +396,9 @@ def _side_by_side(
 
 # --- links ----------------------------------------------------------------------------
 
-# Maximum number of links if idle ones are drawn; more would be too fine to see.
+# With more links than this, idle links are not drawn: they'd be too fine to see.
 MOST_IDLE = 20_000
-# Maximum number of chips if idle links are drawn next to links in use.
+# With more chips than this, idle links are not drawn next to links in use.
 MOST_BESIDE = 1024
 
 

@@ -61,13 +61,13 @@ _SIZES = (
     (262144, (3.0, 3.0), 0.6),
     (1 << 62, (1.2, 1.2), 0.2),
 )
-# Maximum number of groups with a legend; more groups get a colour ramp.
+# With more groups than this, groups have a colour ramp and no legend.
 MOST_COLOURS = 10
 # Maximum number of hosts listed in a text.
 MOST_HOST_LINES = 32
-# Maximum number of devices if the frames of hosts have names.
+# With more devices than this, the frames of hosts have no names.
 MOST_NAMED = 256
-# Maximum number of hosts with frames; smaller frames would be too fine to see.
+# With more hosts than this, frames are not drawn: they'd be too fine to see.
 MOST_FRAMES = 1024
 
 

@@ -194,7 +194,7 @@ class Here(Runner[Lowered, Executable]):
         """Reports the layouts that the compiler chose for arguments."""
         job = self.job
         arrays = list(job.program.arrays)
-        # Most programs specify the sharding of every argument.
+        # Most programs leave no sharding to the compiler.
         free = sorted(left_to_compiler(job.program))
         if not free:
             return

@@ -27,7 +27,7 @@ from shardviz.programs.failure import Exited, Lost, ProcessEnd
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult, Client
 
-MOST_ENGINES = 64  # on one machine
+MOST_ENGINES = 64  # maximum per machine
 START_SECONDS = 120
 # Gloo prints this line for every replica group that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
@@ -180,7 +180,7 @@ class Engines:
         with contextlib.suppress(Exception):  # the controller may have ended
             self.client.close(linger=0)
         remove_folder(self.folder)
-        remove_abandoned()  # dumps of ended engines in shared memory
+        remove_abandoned()  # removes dumps of ended engines in shared memory
 
 
 def start(count: int, platform: str) -> Engines:
@@ -308,7 +308,7 @@ def status_of(pid: int) -> str:
     except psutil.NoSuchProcess:
         return "ended"
     except psutil.Error:
-        return "runs"  # such as for another user's process
+        return "runs"  # no access, such as to another user's process
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return "ended"
     return "stopped" if status == psutil.STATUS_STOPPED else "runs"

@@ -322,7 +322,7 @@ def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
         stage_seconds = getattr(report, f"{stage}_s")
         if stage_seconds is not None:
             seconds[stage] = stage_seconds
-    if job.stage == "check":  # the rest of the call's time
+    if job.stage == "check":  # checking took the rest of the call
         ran = sum(report.runs_s)
         seconds["check"] = total_seconds - seconds.get("place", 0.0) - ran
     process = ProcessReport(
@@ -348,7 +348,7 @@ def _printed_to(path: str) -> Iterator[None]:
         yield
         return
     with contextlib.suppress(FileNotFoundError):
-        os.remove(path)  # the output of the previous call
+        os.remove(path)  # removes the previous call's output
     with open(path, "ab", 0) as file, open(path, "a", 1, errors="replace") as text:
         originals = {number: os.dup(number) for number in (1, 2)}
         for number in originals:

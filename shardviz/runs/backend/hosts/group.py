@@ -185,7 +185,7 @@ class Hosts(ProcessGroup):
         answers: dict[int, Any] = {}
         raised: list[Exception] = []
         first_failure: _FailedProcess | None = None
-        stopped_since: dict[int, float] = {}  # by rank
+        stopped_since: dict[int, float] = {}  # rank -> time
         while pending:
             wait(list(pending.values()), _POLL, FIRST_COMPLETED)
             for rank in [rank for rank, call in pending.items() if call.ready()]:

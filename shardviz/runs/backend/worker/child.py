@@ -105,7 +105,7 @@ def do_exported(
         values: the program's arguments; None to generate them.
         folder: the dump folder, which the kernel reads meanwhile.
     """
-    if new:  # later, the LRU cache drops the previous executable
+    if new:  # use a new cache key; the old entry is dropped later
         _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
     # Executables for described devices can't run, so they aren't kept.
     cache = ExecutableCache(size=1) if exported.target else _CACHE
@@ -241,7 +241,8 @@ class HereForKernel(Here):
     def with_capacity(self, memory: Memory) -> Memory:
         if self.exported.capacity is None:
             return super().with_capacity(memory)
-        return memory.replace(capacity=self.exported.capacity)  # a described chip's
+        # A described chip has a published capacity.
+        return memory.replace(capacity=self.exported.capacity)
 
     def answer(self) -> WorkerAnswer:
         """Returns the answer for the kernel."""

@@ -372,8 +372,8 @@ def placeholder(
             elif module.names_devices and not read:
                 mesh = set_mesh
             if mesh is not None:
-                # If no argument has a sharding, jax takes devices and mesh (also for
-                # the results' shardings) from the first constraint.
+                # If no argument has a sharding, jax takes the devices, and the mesh for
+                # result shardings, from the first constraint.
                 replicated = NamedSharding(mesh, PartitionSpec())
                 values[number] = jax.lax.with_sharding_constraint(
                     values[number], replicated

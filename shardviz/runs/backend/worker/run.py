@@ -158,7 +158,7 @@ class InWorker(Elsewhere):
         job = self.job
         job.enter("compile")
         if job.repeat is not None:
-            return  # `run` sends one message to compile and run
+            return  # `run` will compile and run with a single message
         new: list[Report] = []
 
         def compile_new() -> Report:
