@@ -96,7 +96,7 @@ def refuse_too_big(
 
 
 def run_bytes(memory: Memory) -> int:
-    """Bytes that a run needs on each device; outputs that reuse arguments need none.
+    """Bytes that a run needs on each device; outputs can reuse memory of arguments.
 
     >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
