@@ -258,7 +258,7 @@ class _Owners:
         self._flow, self._named = flow, named
 
     def buffer(self, life: _Life) -> Buffer:
-        """Returns a lifetime's buffer, with its operation, line and argument."""
+        """Returns the buffer for a lifetime, with its operation, line and argument."""
         maker, index = life.value.maker, life.value.index
         shape, kind = maker.shape_at(index), life.kind or "temporaries"
         inside = maker.called[0].name if maker.opcode == "fusion" else ""

@@ -158,7 +158,7 @@ class MemoryTimeline:
     @cached_property
     def peak(self) -> MemoryPeak:
         """The peak: the first position with the most live bytes."""
-        # No buffer is filled at position 0, so a peak there has no `filled`.
+        # No buffer is filled at position 0, so `filled` is None for a peak there.
         at = int(self.total.argmax())
         new = self.filled.get(at)
         return MemoryPeak(int(self.total[at]), at, new, self.alive(at))

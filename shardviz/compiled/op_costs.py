@@ -29,7 +29,8 @@ _FREE = frozenset({
     "return", "after_all", "create_token",
 })  # fmt: skip
 
-# Results that XLA doesn't store: their readers compute them, or read the operand.
+# Operations whose results XLA doesn't store: readers compute the result themselves,
+# or read the operand.
 _NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
 # JAX's names for the branches of `lax.cond` and `lax.switch`.
 _BRANCH = re.compile(r"branch_\d+_fun")

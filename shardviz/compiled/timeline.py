@@ -44,7 +44,7 @@ class Span(Fact):
     """One operation or collective of a timeline.
 
     Attributes:
-        name: the operation's value name, or the kind of the collective.
+        name: the name of the operation's value, or the kind of the collective.
         kind: `"product"`, `"op"` or `"collective"`.
         seconds: least seconds over all trips; None if a rate is unknown.
         bound: the rate that limits the span: `"FLOP/s"`, `"HBM"`, `"ICI"`, …, or `""`.

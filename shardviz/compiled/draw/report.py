@@ -179,7 +179,7 @@ def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[s
 
 
 def _member_lines(collective: Collective, full: bool) -> list[str]:
-    """Lists a combined collective's largest arrays; equal layers share an entry."""
+    """Lists a combined collective's largest arrays, and folds those of equal layers."""
     if not collective.members:
         return []
     if full:

@@ -42,7 +42,7 @@ def draw_comparison(
 
 
 def draw_stages(stages: Stages, title: str | None = None) -> Picture:
-    """Draws the four stages in four blocks: times, totals and largest collectives.
+    """Draws each of the four stages: its time, totals and largest collectives.
 
     Each stage's line also names the changes since the previous stage.
     """

@@ -17,7 +17,7 @@ from shardviz.move.movement_steps import PERMUTE
 MOST_ROWS = 300
 MOST_CAUSES = 8
 MOST_STACK = 12
-#: Groups with more members in total are not sent to the page.
+#: The page gets the groups of a collective if they have at most this many members.
 MOST_MEMBERS = 2048
 
 # (number of a stage, number of a collective at that stage)

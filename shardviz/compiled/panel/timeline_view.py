@@ -23,7 +23,8 @@ from shardviz.plans.plan import Plan
 #: Chips to offer if the target has no published rates.
 EXAMPLES = ("v5e", "v5p", "h100")
 MOST_EXAMPLES = 2
-#: The lanes: operations by the part that bounds them, then collectives by mesh axes.
+#: Lane numbers: operations bound by arithmetic, operations bound by memory, and the
+#: first lane of collectives. Each set of mesh axes has its own lane of collectives.
 ARITHMETIC, MEMORY, COLLECTIVES = range(3)
 #: Shown until the Program view is opened.
 NOT_YET: JsonDict = {

@@ -98,7 +98,8 @@ def collective_change(change: CollectiveChange) -> str:
     if any(c.rematerialises for c in after):
         remade = _REMADE
     if change.kind == "added":
-        # The cause explains a rematerialisation better than the general remark.
+        # The cause explains a rematerialisation better than the fixed sentence
+        # `_REMADE`.
         cause = clause(" {}", str(after[0].cause).rstrip())
         return f"New: {subject}.{cause or remade}"
     if change.kind == "kept":
