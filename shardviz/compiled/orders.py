@@ -5,7 +5,7 @@ their GPUs) into factors in every way, and assigns each factor to a mesh axis. A
 axes where device order matters, as in a permutation, it also tries a snake and a ring
 through those factors. It skips meshes whose devices form no grid, and stops after
 MOST_ORDERS. As in the roofline, an order takes as long as its busiest link, without
-latency (see `route`). Of two equally fast orders, the one with fewer hops is better.
+latency (see `route`). If two orders are equally fast, we prefer fewer hops.
 """
 
 from __future__ import annotations
