@@ -42,10 +42,14 @@ from shardviz.plans.plan_folds import path_in_words
 from shardviz.plans.plan_values import bytes_per_device
 
 VERSION = 2
-_MOST_LISTED = 64  # max devices listed in order; more are stored as a digest
-_MOST_BYTES = 1 << 24  # max bytes of a lock file
-_MOST_LETTERS = 1 << 24  # max characters of all names, with ranges expanded
-_MOST = 1 << 63  # bound of a collective's bytes and executions
+# The order of more devices than this is stored as a digest.
+_MOST_LISTED = 64
+# The most bytes of a lock file.
+_MOST_BYTES = 1 << 24
+# The most characters of all names together, with ranges expanded.
+_MOST_LETTERS = 1 << 24
+# Bytes and counts of a collective must be less than this.
+_MOST = 1 << 63
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 

@@ -35,7 +35,8 @@ from shardviz.programs.program import Program
 FAILS, LOSES, KNOW = "fails", "loses", "know"
 #: Worst first.
 SEVERITIES = (FAILS, LOSES, KNOW)
-MOST_IDLE = 6  # idle rules to name; the others are only counted
+#: The most idle rules to name; the others are only counted.
+MOST_IDLE = 6
 #: A loss below this fraction of a device's bytes is not worth an edit.
 SMALL = 0.01
 

@@ -150,14 +150,14 @@ def search(
 
     Args:
         program: a Program, from `sv.program`.
-        over: one or more dimensions of the search: `"mesh"` (sizes and order of its
-            axes), `"arguments"` (their specs; arguments of the same shape and use share
-            one), `"rules"` (the mesh axis of each logical name), `"donate"` (arguments
-            that the program returns updated, such as a training state), `"remat"`
-            (values that loops save for the backward pass), `"device order"` (the best
-            order for the fastest candidate), or names of arguments. By default,
-            `"mesh"` and `"rules"` if the program has rules, otherwise `"mesh"` and
-            `"arguments"`.
+        over: what to vary: one or more of `"mesh"` (sizes and order of the mesh axes),
+            `"arguments"` (specs; arguments of the same shape and use share a spec),
+            `"rules"` (the mesh axis of each logical name), `"donate"` (donation of
+            arguments that the program returns updated, such as a training state),
+            `"remat"` (values that loops save for the backward pass), `"device order"`
+            (the best order for the fastest candidate), or names of arguments. By
+            default, `"mesh"` and `"rules"` if the program has rules, otherwise `"mesh"`
+            and `"arguments"`.
         under: the memory limit per device, in bytes or as `"16 GiB"`; by default the
             memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.

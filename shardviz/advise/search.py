@@ -22,14 +22,20 @@ from shardviz.plans.plan_values import bytes_per_device
 class Estimate(NamedTuple):
     """The planned time and memory of a program per device; less is better.
 
+    Attributes:
+        seconds: the maximum of compute, memory and collective time.
+        total: the sum of these three times.
+        values: bytes of all values, as if none were freed or fused.
+        held: bytes of arguments and results. No program needs less memory.
+
     >>> Estimate(0.1, 0.3, values=100, held=60) < Estimate(0.2, 0.2, values=10, held=5)
     True
     """
 
-    seconds: float  # the maximum of compute, memory and collective time
-    total: float  # the sum of these three times
-    values: int  # bytes of all values, as if none were freed or fused
-    held: int  # bytes of arguments and results; no program needs less memory
+    seconds: float
+    total: float
+    values: int
+    held: int
 
 
 class PlannedPoint(NamedTuple):

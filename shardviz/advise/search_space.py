@@ -80,7 +80,7 @@ def _specs_now(program: Program) -> dict[str, Any]:
 
 
 def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, TableAction]:
-    """Returns a table with `new` as the rule for its name, and the table action."""
+    """Sets a rule in a table; returns the new table, and the change as an action."""
     lines = rules.by_name.get(new.logical, ())
     table = [rule for rule in rules if rule.logical != new.logical]
     place = lines[0] if lines else len(table)

@@ -25,8 +25,10 @@ from shardviz.base.format import plural
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
-MOST_DENSE = 4096  # max devices in a matrix of moves
-MOST_SENT = 1 << 22  # max chunks of one array
+# The most devices in a matrix of moves.
+MOST_DENSE = 4096
+# The most chunks of one array, and the most chunks sent of one array.
+MOST_SENT = 1 << 22
 # Arrays with their layouts before and after.
 _Arrays = list[tuple[ArraySpec, Layout, Layout]]
 

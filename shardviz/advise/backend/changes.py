@@ -62,7 +62,8 @@ from shardviz.runs.cache import cache
 
 #: Goals that `find_changes` accepts in place of a collective.
 GOALS = ("memory", "types", "explicit")
-_PLANNED_OPERATIONS = 60_000  # in all plans together
+# The most operations in all plans together.
+_PLANNED_OPERATIONS = 60_000
 _LEAST_PLANNED = 12
 _MOST_PARTITIONED = 16
 _MOST_COMPILED = 8
@@ -78,8 +79,10 @@ _SPLITS = (
     ConstrainArgument,
     ConstrainValue,
 )
-_LEAST_GAIN = 0.01  # as a fraction of the bytes sent
-_SLOWER = 1.001  # relative to the original's least time
+# The least reduction, as a fraction of the bytes sent.
+_LEAST_GAIN = 0.01
+# The most time allowed, relative to the original's least time.
+_SLOWER = 1.001
 
 
 class _RankedTrial(NamedTuple):

@@ -234,10 +234,13 @@ def values_of(program: Program) -> list[TracedValue]:
     constrain individually are omitted (each product of `x @ w @ w`, values inside a
     flax layer), as are values whose cotangents can't be identified.
     """
-    makers: dict[int, PlacedOperation] = {}  # keyed by the id of a result
-    by_line: dict[Any, list[PlacedOperation]] = {}  # by line and name
-    read: set[int] = set()  # ids of variables that another line reads
-    readers: dict[int, list[PlacedOperation]] = {}  # keyed by the id of an operand
+    # Keys are ids of variables.
+    makers: dict[int, PlacedOperation] = {}
+    readers: dict[int, list[PlacedOperation]] = {}
+    # Ids of variables that another line reads.
+    read: set[int] = set()
+    # Keys are (source line, operation name).
+    by_line: dict[Any, list[PlacedOperation]] = {}
     for operation in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
         for variable in operation.equation.invars:
             readers.setdefault(id(variable), []).append(operation)

@@ -298,7 +298,7 @@ def _local_names(file: str, line: int) -> set[str]:
 def with_sums_after_loop(
     jaxpr: Any, edit: SumAfterLoop | CastBeforeLoop, mesh: MeshSpec
 ) -> Any:
-    """Returns a jaxpr that does the sums of the edit's line once, after their loop."""
+    """Returns a jaxpr that computes the sums of the edit's line after their loop."""
 
     def change(equation: Any) -> list[Any]:
         if equation.primitive.name != names.SHARD_MAP:

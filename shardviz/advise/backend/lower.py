@@ -37,10 +37,12 @@ from shardviz.programs.backend.bridge import jax_dtype
 from shardviz.programs.backend.trace import Output, donated_leaves
 
 _MOST_SPLITS = 4
-_MOST_ARGUMENTS = 6  # split in one change
-# Applies to single changes. Combinations of them are compiled in addition.
+# The most arguments to split in one change.
+_MOST_ARGUMENTS = 6
+# The most single changes to compile. Combinations are compiled in addition.
 _MOST_COMPILED = 8
-_LEAST_GAIN = 0.01  # as a fraction of the peak
+# The least reduction, as a fraction of the peak.
+_LEAST_GAIN = 0.01
 
 
 def lower_peak(trials: Trials) -> Changes:

@@ -42,14 +42,20 @@ from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.program import Program
 
 Edits = tuple[Edit, ...]
-_SMALL = 256  # a space of up to this many points is planned completely
-_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # points to plan in a larger space
-_PLANNED_OPERATIONS = 500_000  # in all plans together
+# A space of up to this many points is planned completely.
+_SMALL = 256
+# Bounds for the number of plans.
+_MOST_PLANNED, _LEAST_PLANNED = 500, 64
+# The most operations in all plans together, within these bounds.
+_PLANNED_OPERATIONS = 500_000
 _MOST_COMPILED = 32
 _PLANS_PER_COMPILE = 24
-_DESCENTS = 4  # descents per mesh
-_LEAST_FRACTION = 0.5  # lowest expected ratio of compiled time to planned time
-_MOST_IN_VAIN = 6  # compiles in a row without a gain that end a large search
+# Coordinate descents per mesh.
+_DESCENTS = 4
+# The lowest expected ratio of compiled time to planned time.
+_LEAST_FRACTION = 0.5
+# A large search ends after this many compiles in a row without a gain.
+_MOST_IN_VAIN = 6
 
 
 def search(

@@ -57,9 +57,11 @@ from shardviz.runs.cache import ExecutableCache, cache
 
 # The program of a quick compile is never run, so XLA need not optimise it.
 _QUICK = {"xla_backend_optimization_level": 0}
-_MOST_COMPARED = 256 << 20  # max bytes of all arguments
-_MOST_DEVICES = 64  # max simulated devices for comparing values
-_MOST_WORK = 3e10  # max FLOPs plus bytes of one run, over all devices
+# Values of larger programs are not compared: bytes of all arguments, number of devices,
+# and FLOPs plus bytes of one run over all devices.
+_MOST_COMPARED = 256 << 20
+_MOST_DEVICES = 64
+_MOST_WORK = 3e10
 # Time limit of one run: a plan may not know the trip counts of its loops.
 _MOST_SECONDS = 120.0
 _Item = TypeVar("_Item")

@@ -9,8 +9,10 @@ from shardviz.base.format import bytes_text, seconds_text
 from shardviz.draw import page, tables
 from shardviz.draw.picture import Label, Picture
 
-_MOST_PLANS = 8  # planned points to show if no candidate fits
-_LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # in points
+# The most planned points to show if no candidate fits.
+_MOST_PLANS = 8
+# Lengths in points.
+_LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0
 
 
 def draw_search(search: Search, title: str | None = None) -> Picture:

@@ -134,7 +134,7 @@ def reshard(
     read = tree
     if not isinstance(tree, ArrayTree):
         read = read_tree(tree, children=children_of)
-    # `before` and `after` are in the order of the same list of arrays.
+    # `before` and `after` both follow the order of `read.leaves`.
     before = layouts_on(read, from_, reader, "from_")
     after = layouts_on(read, to, reader, "to")
     arrays = [leaf.array for leaf in read.leaves]
