@@ -278,7 +278,7 @@ class Changes(tuple[Candidate, ...], Displayed):
         advice: Iterable[Fact] = (),
         untried: int = 0,
     ) -> Changes:
-        """Creates Changes from candidates, best first, and the other attributes."""
+        """Creates Changes from candidates (best first) and the other attributes."""
         changes = cls(candidates)
         changes.collective = collective
         changes.refused, changes.advice = tuple(refused), tuple(advice)

@@ -23,7 +23,7 @@ class Expression(NamedTuple):
     is_assignable: bool = True
 
     def replaced(self, call: str, comment: str) -> str:
-        """Returns code that passes the value to a call and assigns the result to it."""
+        """Returns code that calls a function on the value and assigns the result."""
         code = call.format(self.text)
         if self.is_assignable:
             return f"{self.text} = {code}" + (f"  # {comment}" if comment else "")

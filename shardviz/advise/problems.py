@@ -767,7 +767,7 @@ def _plan(program: Program, results: Results) -> Iterator[Problem]:
     plan = results.plan
     if plan is None:
         return
-    # Arrays that cannot be laid out are the cause, and already reported as a problem.
+    # If arrays cannot be laid out, they are the cause and already reported.
     if plan.error is not None and not program.problems:
         yield NoPlan(plan.error)
     by_effect: dict[str, list[Constraint]] = {}

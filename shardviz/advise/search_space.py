@@ -138,7 +138,7 @@ def choices_of(
 
 
 def _meshes(mesh: MeshSpec) -> list[MeshSpec]:
-    """Returns meshes with other axis sizes, in each order of the axes."""
+    """Returns all other combinations of axis order and axis sizes."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     sizes = [n for n in range(1, mesh.size + 1) if mesh.size % n == 0]
     # The current mesh is the first entry, and is not returned.
@@ -204,7 +204,10 @@ def _same_role(plan: Plan, first: str, second: str) -> bool:
 
 
 def _first_use(plan: Plan, name: str) -> tuple[str, ...]:
-    """Returns the opcode and other operands of the first use with other operands."""
+    """Finds the first operation that combines a value with others.
+
+    Returns the opcode and the other operands.
+    """
     for op in plan.ops:
         if op.kind == "op" and name in op.operands:
             operands = [other for other in op.operands if other != name]

@@ -51,7 +51,8 @@ from shardviz.programs.program import Program
 
 _MOST_VALUES = 40
 _CASTS = ("convert", "transpose", "reshape", "copy")
-_MOST_RULED = 3  # arrays for which rule edits are searched
+# The most arrays to search rule edits for.
+_MOST_RULED = 3
 
 
 @dataclass(frozen=True)

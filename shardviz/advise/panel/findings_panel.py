@@ -38,7 +38,7 @@ class FindingsPanel(Panel):
         super().__init__(page)
         self._array_problems: tuple[int, list[Problem]] = (-1, [])
         self._pinned: State | None = None
-        # The key of the last findings, and these findings.
+        # The last findings, and a key of the state that they were computed from.
         self._key: tuple[Any, ...] = ()
         self._findings = Findings({}, {})
 

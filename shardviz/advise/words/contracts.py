@@ -23,7 +23,8 @@ from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.words.too_large import largest_values, needed_by_kind
 from shardviz.plans.plan_folds import fold_collectives, fold_line
 
-SHOWN = 5  # max collectives, arrays or axes to name
+# The most collectives, arrays or axes to list.
+SHOWN = 5
 _BYTES_OF = {
     "arrays": "its arrays alone take",
     "arguments": "its arguments alone take",

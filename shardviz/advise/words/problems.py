@@ -27,7 +27,8 @@ from shardviz.axis_rules.words.trees import difference_lines
 from shardviz.base.format import by_count, bytes_text, joined, listed, plural, shown
 from shardviz.compiled.words.stages import stopped_at
 
-SHOWN = 4  # max names in a list
+# The most names in a list.
+SHOWN = 4
 
 
 # --- arrays ---------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def _read(folder: Path, number: int | None, item: str) -> SavedCheckpoint:
             " here: pip install orbax-checkpoint."
         ) from error
     tree = _json(folder / TREE)
-    # Name in the store -> (path, kind).
+    # Array name in the tensorstore -> (path, kind).
     kinds: dict[str, tuple[str, str]] = {}
     others = []
     for leaf in tree["tree_metadata"].values():

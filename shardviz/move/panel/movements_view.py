@@ -16,7 +16,7 @@ from shardviz.move.movement import Movement, movement_of
 from shardviz.move.movement_steps import MovementStep
 from shardviz.move.words import movement as words
 
-# The most devices of a group that is drawn.
+# The most devices in a group that is drawn.
 MOST_DRAWN = 16
 # The most devices in one row; a longer ring is drawn as a loop.
 MOST_IN_ROW = 8
