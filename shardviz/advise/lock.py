@@ -482,7 +482,7 @@ def unfolded(pattern: str, limit: int = _MOST_LETTERS) -> list[str]:
         parts.append([pattern[at : match.start()]])
         at = match.end()
         if match[1] is None:
-            parts.append([match[0][0]])  # a brace in the name
+            parts.append([match[0][0]])  # an escaped brace
             continue
         numbers: list[str] = []
         for part in match[1].split(","):

@@ -138,7 +138,7 @@ def choices_of(
 
 
 def _meshes(mesh: MeshSpec) -> list[MeshSpec]:
-    """Returns all other combinations of axis order and axis sizes."""
+    """Returns all other meshes with the same devices and axis names."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     sizes = [n for n in range(1, mesh.size + 1) if mesh.size % n == 0]
     # The current mesh is the first entry, and is not returned.

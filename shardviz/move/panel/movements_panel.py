@@ -9,7 +9,7 @@ from shardviz.move.panel.movements_view import movement_view, saved_movements
 
 
 class MovementsPanel(Panel):
-    """The steps of the last played collective; a saved page has the largest ones."""
+    """The steps of the last played collective or, in a saved page, of the largest."""
 
     name = "movements"
     traits = {"movements": {}}
