@@ -35,12 +35,12 @@ class Words:
 
 
 def sentence(fact: object) -> str:
-    """Returns a fact's sentence, or its repr while shardviz is being imported."""
+    """Returns a fact's sentence, or its repr during shardviz's import."""
     return (Words.sentence or repr)(fact)
 
 
 def explanation(value: object) -> str:
-    """Explains a value in several lines; its repr while shardviz is being imported."""
+    """Explains a value in several lines, or returns its repr during shardviz's import."""
     return (Words.explanation or repr)(value)
 
 

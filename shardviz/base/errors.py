@@ -111,7 +111,7 @@ def needed_by(feature: str) -> Iterator[None]:
         yield
     except ImportError as error:
         module = (error.name or "").partition(".")[0]
-        # An error in a broken package or in shardviz itself is no missing package.
+        # Don't report a broken package, or a bug in shardviz, as a missing package.
         if module in ("", "shardviz"):
             raise
         package = _DISTRIBUTIONS.get(module, module)

@@ -115,7 +115,7 @@ def _sub_axis(name: str, length: int, rows: Sequence[np.ndarray]) -> str:
     span = stride * count
     for row in rows:
         first = int(row[0])
-        # In a sub-axis, a group starts within the first `stride` coordinates of a span.
+        # A group along a sub-axis starts in the first `stride` coordinates of a span.
         if first % span >= stride or length % span:
             return name
         if row.tolist() != list(range(first, first + span, stride)):

@@ -70,7 +70,7 @@ def path_in_words(op: str) -> str:
 
 
 def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]]:
-    """Folds equal collectives whose scopes differ only in numbers.
+    """Folds collectives that are equal except for numbers in their scopes.
 
     Returns:
         The folds, those with the most bytes first.

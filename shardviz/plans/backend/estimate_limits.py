@@ -118,7 +118,7 @@ def _resplit_results(
         if not isinstance(cause, MoveCause) or cause.value not in values:
             continue
         op = values[cause.value]
-        # Only moves to the propagated sharding are uncertain. Skip moves away from it.
+        # Only a move that ends at the propagated sharding is uncertain.
         if op.kind != "op" or op.factors is None:
             continue
         if op.spec.padded(len(op.shape)) == cause.before.padded(len(op.shape)):

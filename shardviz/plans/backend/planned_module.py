@@ -105,7 +105,7 @@ class PlannedModule:
         return self._read_ops[value_of(op.parent.operation, NUMBER)]
 
     def start(self, op: ir.Operation) -> Any:
-        """The value at the start of a chain of collectives, given one of the chain."""
+        """The value at the start of a chain of collectives, given any of these."""
         value = op.operands[0]
         while (reshard := defining_op(value)) is not None and reshard.name in RESHARDS:
             value = reshard.operands[0]
