@@ -69,7 +69,7 @@ _REDUCTIONS = {"dot": Contracted, "convolution": Contracted, "reduce": Reduced}
 _EMPTY = ("constant", "broadcast", "iota")
 # Search limits, to stay fast in programs of any size. More distant values are unknown.
 _DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
-#: The cause type of a collective that moves its operand, by the collective's effect.
+#: Effect of a collective -> the type of its cause, if the collective moves its operand.
 MOVES: Mapping[Effect, type[Moved]] = {
     Effect.GATHER: Gathered,
     Effect.EXCHANGE: Resplit,

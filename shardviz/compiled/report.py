@@ -124,11 +124,12 @@ class Report(Displayed):
     checks: tuple[Check, ...] = ()
     error: Failure | None = None
     partition_s: float | None = None
-    roofline: Any = None  # Any: Roofline's module imports this one
+    roofline: Any = None  # typed Any, because Roofline's module imports this one
     notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
-    processes: tuple[Any, ...] = ()  # Any: ProcessReport's module imports this one
+    # Each is a ProcessReport, whose module imports this one.
+    processes: tuple[Any, ...] = ()
     of: Program | None = field(default=None, compare=False)
     on: Target | None = field(default=None, compare=False)
 
