@@ -509,7 +509,7 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
 
 
 def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
-    """Returns the first mesh that isn't None, or else the mesh in context."""
+    """Returns the first known mesh, otherwise the mesh in context."""
     for mesh in meshes:
         if mesh is None:
             continue

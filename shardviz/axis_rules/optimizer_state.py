@@ -34,7 +34,7 @@ _PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
 # common to show where the parameters are.
 _MOST_ROOTS = 8
 Path = tuple[str, ...]
-# Maps the index of an array and a depth to the index of its parameter, or None.
+# (array index, path depth) -> index of the array's parameter, or None.
 _Find = Callable[[int, int], "int | None"]
 
 

@@ -229,9 +229,9 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
             yield Spec(entries)
 
     def _one_axis_more(self, wish: Wish) -> Iterator[Spec]:
-        """Yields specs with one mesh axis moved to, or added to, one dimension.
+        """Yields variants of the current spec, with one mesh axis put in one dimension.
 
-        Axes of the current spec with which the array cannot be laid out are dropped.
+        Dimensions that make the current spec invalid start without axes.
         """
         sound: list[tuple[str, ...]] = [()] * len(self.leaf.names)
         if self.now is not None:

@@ -180,7 +180,7 @@ def _is_file_name(value: Any) -> bool:
 def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
     name = str(path)
     if len(name) > 60:
-        name = f"…{name[-56:]}"  # the end identifies a file best
+        name = f"…{name[-56:]}"  # the end of a path identifies the file best
     name = shown(name)
     try:
         text = read_text_file(path, MAX_TEXT)

@@ -32,7 +32,7 @@ def with_names_of_parameter(row: Request, want: object) -> Remedies | None:
         parameter = by_path.get(moment.partner or "")
         if parameter is None or parameter.names is None or parameter.layout is None:
             continue
-        # Moments that have names or a spec did not lose them.
+        # Skip moments that still have names or have their own spec.
         if moment.names is not None or moment.spec_wins or moment.layout is None:
             continue
         if parameter.shape != moment.shape or parameter.spec_wins:

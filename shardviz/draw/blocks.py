@@ -300,7 +300,7 @@ class DeviceTiles:
 
 def is_large(layout: Layout) -> bool:
     """Whether a layout has more devices than a page can show as tiles."""
-    # The formulas for large layouts need a spec; other layouts list their devices.
+    # Layouts without a spec list their devices, so they are never treated as large.
     return layout.spec is not None and layout.mesh.size > MOST_TILES
 
 

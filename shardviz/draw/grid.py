@@ -150,7 +150,7 @@ def _positions(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # Don't widen gaps around a single tiny cell, which would not help to see it.
+        # Wider gaps would not make a single tiny cell easier to see.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
@@ -186,7 +186,7 @@ def _next_fold(
         long, breadth = shape[along], shape[1 - along]
         if long <= page[along] or long / breadth < 2 * target:
             continue
-        # Don't fold a level that fits the page: an outer level is too long then.
+        # Don't fold levels that fit the page; only longer, outer levels need it.
         levels = []
         for level in grid.along(along):
             if level.axis not in grid.folded and level.length > page[along]:

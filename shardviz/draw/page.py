@@ -210,7 +210,7 @@ def and_more(count: int, noun: str) -> list[str]:
 PAD, TITLE = 10.0, 22.0
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
-# Notes wider than this and than the tiles, in points, are wrapped.
+# Notes are wrapped at this width in points, or at the tiles' width if larger.
 NOTES_WIDE = 700.0
 # At low resolution, painters round each letter's width to full dots, which makes lines
 # longer by up to this factor.

@@ -299,7 +299,7 @@ class Ruler:
 
     @property
     def is_edge(self) -> bool:
-        """Whether this is an array's edge, whose numbers are block bounds."""
+        """Whether the ruler is at an array's edge, so its numbers are block bounds."""
         return not self.extent
 
 

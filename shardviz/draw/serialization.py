@@ -85,7 +85,7 @@ def _without(defaults: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
-    """Converts labels or frames to rows, with lengths in hundredths of a point.
+    """Converts labels or frames to rows, with lengths rounded to 0.01 points.
 
     Trailing fields that equal the previous row's are omitted.
     """

@@ -87,7 +87,7 @@ class RulesPanel(Panel):
         if cell.isdecimal() and int(cell) < len(document.arrays):
             cell = first_cell(document, int(cell))
         self.cell = cell
-        # Set before the search, so that the page doesn't repeat a search that fails.
+        # Set `shown` before the search, so that a search that fails is not repeated.
         self.shown = _ShownRemedies(document.revision, cell)
         remedies = cell_remedies(self.page.session, cell)
         self.shown = _ShownRemedies(document.revision, cell, remedies)
