@@ -313,7 +313,7 @@ class StageViews:
             self._planner.plan_now(program, revision, PLAN_S)
 
     def saved_stages(self) -> JsonDict:
-        """Returns a saved page's stages. Without a plan, the first stage explains why."""
+        """Returns a saved page's stages; without a plan, the first one explains why."""
         stages = saved_stages(self.views().stages)
         if self._planner.state.plan is None:
             first, *later = stages["stages"]
