@@ -1,1 +1,1 @@
-"""The foundation of all features: errors, formats, meshes, specs, arrays and layouts."""
+"""The base of all features: errors, formats, meshes, specs, arrays and layouts."""

@@ -40,7 +40,7 @@ def sentence(fact: object) -> str:
 
 
 def explanation(value: object) -> str:
-    """Explains a value in several lines, or returns its repr during shardviz's import."""
+    """Explains a value in several lines; its repr during shardviz's import."""
     return (Words.explanation or repr)(value)
 
 

@@ -75,7 +75,7 @@ class MissingPackage(ShardvizError):
 class ContractError(AssertionError):
     """A program breaks an expectation or a lock; the message describes the program.
 
-    A wrong expectation, such as one with an unknown mesh axis, is a ShardvizError.
+    An invalid expectation, such as one on an unknown axis, is a ShardvizError.
 
     >>> issubclass(ContractError, AssertionError), issubclass(ContractError, ShardvizError)
     (True, False)

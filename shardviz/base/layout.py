@@ -306,7 +306,7 @@ class Layout(Displayed):
             return None
         strides = dict.fromkeys(self.mesh.axis_names, 0)
         step = 1
-        # Blocks are numbered row-major: the last axis of the last dimension has stride 1.
+        # Block numbers are row-major: the last axis of the last dimension has stride 1.
         for axis in reversed(self.spec.axes):
             strides[axis] = step
             step *= self.mesh.shape[axis]

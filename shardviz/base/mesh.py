@@ -173,7 +173,7 @@ class MeshSpec(Displayed):
         """The processes (hosts) that own devices of the mesh, in ascending order."""
         if self.even_hosts:
             hosts = range(self.even_hosts)
-            # A range, because a tuple of two million hosts would take 80 MiB.
+            # Return a range: a tuple of two million hosts would take 80 MiB.
             if len(hosts) > 1 << 16:
                 return hosts
             return tuple(hosts)
@@ -181,7 +181,7 @@ class MeshSpec(Displayed):
 
     @cached_property
     def _order(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [devices] each: flat positions sorted by device id, and the sorted ids."""
+        """int64 [devices] each: positions sorted by device id, and the sorted ids."""
         flat = self.device_ids.reshape(-1)
         order = np.argsort(flat, kind="stable")
         return order, flat[order]

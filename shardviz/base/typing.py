@@ -48,7 +48,7 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 class NamedMesh(Protocol):
-    """A mesh object: a `MeshSpec`, jax's `Mesh` or `AbstractMesh`, Keras's `DeviceMesh`."""
+    """A `MeshSpec`, a jax `Mesh` or `AbstractMesh`, or a Keras `DeviceMesh`."""
 
     @property
     def axis_names(self) -> Sequence[Any]: ...

@@ -158,7 +158,7 @@ class PlatformDependent(PlanNote):
     """The program is lowered for CPUs; other platforms would get another module.
 
     Attributes:
-        operations: jax's names of the operations whose lowering depends on the platform.
+        operations: jax's names of operations whose lowering depends on the platform.
     """
 
     operations: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Public functions for meshes, arrays and layouts: `sv.mesh`, `sv.array`, `sv.layout`, `sv.to_jax`."""
+"""The public functions `sv.mesh`, `sv.array`, `sv.layout` and `sv.to_jax`."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def layout(
     """Computes which part of an array each device holds.
 
     Args:
-        array: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live
-            array, possibly in a flax parameter box.
+        array: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
+            live array, possibly in a flax parameter box.
         spec: a PartitionSpec (text or jax object), a jax `Sharding`, or a legacy
             ShardingSpec or Parts.
         mesh: the mesh, if `spec` has none.

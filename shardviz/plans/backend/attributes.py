@@ -96,7 +96,7 @@ class SourceLocation:
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """The unqualified names of the user's functions, outermost first.
+        """Names of the user's functions, without enclosing functions; outermost first.
 
         >>> frames = (("f.py:3", "f.<locals>.g"), ("f.py:9", "<module>"))
         >>> SourceLocation("add", frames).calls
@@ -438,7 +438,7 @@ def _read_mapping(attribute: ir.Attribute) -> Tensor:
 def named_attribute(
     function: ir.Operation, kind: str, number: int, name: str = SHARDING_ATTRIBUTE
 ) -> Any:
-    """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`), or None."""
+    """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`) or None."""
     if kind not in function.attributes:
         return None
     # A list of dictionaries; jaxlib's type stubs only know the base class.

@@ -259,7 +259,7 @@ class _PlanRun:
         if self.stage == "trace":
             call = self.calls.raised
             refusals = typed_form(self.program, error).refusals
-            # Report the call only if the lines agree: the program may have caught its error.
+            # On a different line, the call's error was probably caught by the program.
             if call is not None and failed.source in ("", call.source):
                 words = f"{call.where}: {call.sentence} {failed.message}"
                 failed = Failure(self.stage, words, call.source)

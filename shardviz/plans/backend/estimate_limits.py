@@ -96,7 +96,7 @@ def with_uncertain(
                 code, axes = "move", _over(collectives_of[op.name])
             if not axes and op.name in resplit:
                 code, axes = "result", resplit[op.name]
-            # A call with estimated gathers, listed at result [0], is not uncertain.
+            # A call with estimated gathers, at result [0], has no uncertain results.
             if code == "call" and {op.name, f"{op.name.rpartition('[')[0]}[0]"} & calls:
                 axes = ()
             if axes:

@@ -38,7 +38,7 @@ from shardviz.plans.plan_values import PlannedOp
 # Shardy's operation -> kind of collective, for those that move data between devices.
 SHARDY = {
     **{kind.shardy: name for name, kind in KINDS.items() if kind.shardy},
-    # Remains if two meshes order the devices differently.
+    # A reshard remains if two meshes order the devices differently.
     RESHARD: "collective-permute",
 }
 # Operations that change a sharding without moving data.

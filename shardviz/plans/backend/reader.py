@@ -339,8 +339,8 @@ class PlanReader(PlanBuilder):
             sharding = named_attribute(main, ARGUMENT_ATTRIBUTES, number)
             (spec,) = self.attributes.specs_of(sharding) or (not_split(shape),)
             origins = self._own_origins(main, ARGUMENT_ATTRIBUTES, number)
-            # If the program requests an axis, the argument is the origin, even if Shardy
-            # names another one.
+            # If the program requests an axis, the argument is the origin, even if
+            # Shardy names another one.
             for axis in self._requested.get(name, Spec()).axes:
                 if axis in spec.axes:
                     origins[axis] = "self"

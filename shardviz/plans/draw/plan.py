@@ -104,7 +104,7 @@ class ValueRow:
 
     @property
     def marks(self) -> str:
-        """The enclosing block, such as `loop body × 12`, unless `path` names it."""
+        """Remarks on the value, such as `loop body × 12`, unless `path` has them."""
         op, marks = self.op, []
         if op.region and LOOP not in self.path:
             mark = op.region

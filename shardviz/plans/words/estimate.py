@@ -1,4 +1,4 @@
-"""Sentences for why a plan has a collective, and why XLA's may be different."""
+"""Sentences for why a plan has a collective, and why XLA may use others."""
 
 from __future__ import annotations
 
