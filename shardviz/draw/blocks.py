@@ -20,7 +20,7 @@ from shardviz.base.errors import LayoutError
 from shardviz.base.format import ids_text, nested_ids_text, plural, shown
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
-from shardviz.draw.palette import Shades, shades
+from shardviz.draw.palette import Shade, Shades
 
 MOST_TILES = 1 << 16
 MOST_BLOCKS = 1 << 20
@@ -187,13 +187,13 @@ def layout_shades(layout: Layout) -> Shades:
     strides, sizes, axes = layout.group_strides, layout.mesh.axis_sizes, []
     if strides is None and layout.num_blocks > 1:
         # Without strides, it is unknown which mesh axes split the array.
-        return shades([(-1, layout.num_blocks, 1)])
+        return (Shade(-1, layout.num_blocks, 1),)
     # The longest stride belongs to the first mesh axis in the spec.
     rows = zip(strides or (), sizes, range(len(sizes)), strict=False)
     for stride, size, axis in sorted(rows, reverse=True):
         if stride and size > 1:
-            axes.append((axis, size, stride))
-    return shades(axes)
+            axes.append(Shade(axis, size, stride))
+    return tuple(axes)
 
 
 def check_drawable(layout: Layout) -> None:

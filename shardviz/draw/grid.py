@@ -16,7 +16,7 @@ import numpy as np
 
 from shardviz.base.mesh import MeshSpec
 from shardviz.draw.page import text_width, widest
-from shardviz.draw.picture import Frame, Label, Ruler
+from shardviz.draw.picture import Frame, Label, Ruler, RulerAxis
 
 # The preferred ratio of width to height.
 ASPECT = 1.7
@@ -309,7 +309,7 @@ def _across(level: Level, base: np.ndarray, words: Words, y: float) -> list[Labe
 
 
 # Maps a grid axis to its ruler's `words` and `axes`.
-Named = Callable[[int], tuple[tuple[str, ...], tuple[tuple[int, str], ...]]]
+Named = Callable[[int], tuple[tuple[str, ...], tuple[RulerAxis, ...]]]
 
 
 def rulers(

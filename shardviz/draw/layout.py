@@ -58,6 +58,7 @@ from shardviz.draw.picture import (
     Label,
     Picture,
     Ruler,
+    RulerAxis,
     Slot,
     Template,
     index_text,
@@ -213,7 +214,7 @@ def _around(
         last = min(first + level.span, level.size) - 1
         return f"dimension {dim}", bounds_text(cells, dim, first, last)
 
-    def named(axis: int) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
+    def named(axis: int) -> tuple[tuple[str, ...], tuple[RulerAxis, ...]]:
         dim = axes[axis]
         name = logical[dim] if logical is not None else None
         return wording.edge_words(layout, dim, name), split_by(layout, dim)
@@ -234,12 +235,14 @@ def _around(
     return [*around.labels, *marks], edges, around.left, around.top
 
 
-def split_by(layout: Layout, dim: int) -> tuple[tuple[int, str], ...]:
-    """Returns the mesh axes that split a dimension, as (number in the mesh, name)."""
+def split_by(layout: Layout, dim: int) -> tuple[RulerAxis, ...]:
+    """Returns the mesh axes that split a dimension, major to minor."""
     if layout.spec is None or dim >= len(layout.spec.dims):
         return ()
-    names = layout.mesh.axis_names
-    return tuple((names.index(name), name) for name in layout.spec.dims[dim])
+    mesh, axes = layout.mesh, []
+    for name in layout.spec.dims[dim]:
+        axes.append((mesh.positions[name], name, mesh.shape[name]))
+    return tuple(axes)
 
 
 def _words_width(edges: Sequence[Ruler]) -> float:
@@ -247,7 +250,7 @@ def _words_width(edges: Sequence[Ruler]) -> float:
     widths = [0.0]
     for ruler in edges:
         if ruler.words and ruler.is_edge and not ruler.down:
-            names = " ".join(name for _, name in ruler.axes)
+            names = " ".join(name for _, name, _ in ruler.axes)
             wide = text_width(f"{ruler.words[0]} {names}", 9.0)
             widths.append(min(wide + 12 * len(ruler.axes), WIDEST))
     return max(widths)
@@ -261,7 +264,7 @@ def _off_page(
     for dim in range(layout.rank):
         if dim not in selection.dims:
             name = logical[dim] if logical is not None else None
-            axes = ", ".join(axis for _, axis in split_by(layout, dim))
+            axes = ", ".join(axis for _, axis, _ in split_by(layout, dim))
             lines.append(f"{wording.edge_words(layout, dim, name)[0]} {axes}".strip())
     return lines
 

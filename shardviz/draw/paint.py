@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,9 +20,12 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from shardviz.draw.page import shortened, text_width, widest
 from shardviz.draw.palette import (
+    Shade,
     Theme,
+    band_colours,
     colours,
     rgb,
+    shade_colours,
     text_colours,
     theme_of,
 )
@@ -36,6 +39,7 @@ from shardviz.draw.picture import (
     Picture,
     Ruler,
     Tiles,
+    make_tiles,
 )
 
 MOST_LABELS = 4096
@@ -43,7 +47,11 @@ LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
 
 
 # Text size at an array's edge; distance and width of the coloured bar, in points.
-EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.0, 2.5
+EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.5, 3.4
+LEAST_STEP = 1.5  # points; an edge with shorter steps has the axis' full colour
+# A band's share of its tile's width, its maximum width, and the distance from the tile's
+# top and bottom, in points.
+BAND_SHARE, WIDEST_BAND, BAND_INSET = 0.14, 9.0, 0.5
 NAME_SIZE = 7.5
 
 
@@ -70,7 +78,9 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
         text_colour: uint8 [tiles, 4]: the colour of the text on each tile.
     """
     tiles = picture.tiles
-    width, height = float(tiles.width.min()), float(tiles.height.min())
+    bands = max(0, len(picture.shades or ()) - 1)
+    covered = bands * band_width(float(tiles.width.min()), bands)
+    width, height = float(tiles.width.min()) - covered, float(tiles.height.min())
     if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
         return
     texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
@@ -85,7 +95,7 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     for index, (first, *further) in enumerate(texts):
         colour = tuple((text_colour[index] / 255).tolist())
         left, top = float(tiles.x[index]), float(tiles.y[index])
-        width, height = float(tiles.width[index]), float(tiles.height[index])
+        width, height = float(tiles.width[index]) - covered, float(tiles.height[index])
         space = width - 2 * pad
         further = [line for line in further if text_width(line, small) <= space]
         if small < SMALLEST or size * 1.25 + len(further) * small * 1.35 > height - 4:
@@ -193,6 +203,7 @@ class _Painter:
         """Paints all tiles as one collection, then their text if it fits."""
         tiles = picture.tiles
         fills = group_colours(picture, tiles.group, self.theme)
+        bands = band_colours(tiles.group, self.theme, picture.shades)
         if len(tiles) > MOST_POLYGONS:
             # Each tile is only a few pixels, so all are painted as one image.
             self.ax.add_artist(_TileImage(tiles, fills, x, y))
@@ -208,9 +219,23 @@ class _Painter:
         sharp = bool(tiles.radius) or smallest >= 3
         shapes = rounded(tiles, x, y)
         self.polygons(shapes, fills / 255, edges, width, antialiased=sharp, zorder=1)
+        if smallest >= EDGED:
+            self.bands(tiles, bands, x, y)
         for line in lines_in_tiles(picture, text_colours(fills, self.theme)):
             font = ("sans", line.size, "bold" if line.bold else "normal")
             self.text(x + line.x, y + line.y, line.text, font, line.colour, line.anchor)
+
+    def bands(
+        self, tiles: Tiles, colours: Sequence[np.ndarray], x: float, y: float
+    ) -> None:
+        """Paints bands at the right of tiles, one per colour, major axis first."""
+        band = band_width(float(tiles.width.min()), len(colours))
+        for number, fills in enumerate(colours):
+            left = tiles.x + tiles.width - band * (len(colours) - number) + x
+            top, height = tiles.y + BAND_INSET + y, tiles.height - 2 * BAND_INSET
+            width = np.full(len(tiles), band)
+            outlines = _round_corners(np.stack([left, top, width, height]), 0)
+            self.polygons(outlines, fills / 255, "none", 0, zorder=1.5)
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Paints dashed frames as one collection and solid frames as another."""
@@ -242,15 +267,17 @@ class _Painter:
         """Paints an array's edge: the ruler's text, and a bar in mesh axis colours."""
         tiles, theme = picture.tiles, self.theme
         left, top = float(tiles.x.min()) + x, float(tiles.y.min()) + y
-        axes = [theme.groups[n % len(theme.groups)] for n, _ in ruler.axes]
-        part = ruler.length / max(1, len(axes))
-        for number, colour in enumerate(axes or [theme.unsplit]):
+        axes = [theme.groups[n % len(theme.groups)] for n, _, _ in ruler.axes]
+        strips = edge_strips(ruler, theme)
+        wide = BAR_WIDE / len(strips)
+        for number, strip in enumerate(strips):
+            step = ruler.length / len(strip)
+            parts, lengths = np.arange(len(strip)) * step, np.full(len(strip), step)
+            across = np.full(len(strip), number * wide - BAR_AWAY)
+            bars = [left + parts, top + across, lengths, 0 * parts + wide]
             if ruler.down:
-                box = left - BAR_AWAY, top + number * part, BAR_WIDE, part
-            else:
-                box = left + number * part, top - BAR_AWAY, part, BAR_WIDE
-            bar = np.array(box)[:, None]
-            self.polygons(_round_corners(bar, 0), [colour], "none", 0)
+                bars = [left + across, top + parts, 0 * parts + wide, lengths]
+            self.polygons(_round_corners(np.stack(bars), 0), strip / 255, "none", 0)
         space = ruler.length
         if not ruler.down:
             # Above a narrow array, text may extend to the right end of the page.
@@ -274,6 +301,8 @@ class _Painter:
         fill = group_colours(picture, group, self.theme) / 255
         edge = group_colours(picture, group, self.theme, strong=True) / 255
         self.polygons(_round_corners(square, 2.0), fill, edge, 0.8)
+        bands = band_colours(group, self.theme, picture.shades)
+        self.bands(make_tiles(entry.x, [entry.y], 9.0, 9.0), bands, x, y)
         left, middle = x + entry.x + 14, y + entry.y + 4.5
         font = ("sans", 8.5, "normal")
         self.text(left, middle, entry.text, font, self.theme.muted, "start")
@@ -341,7 +370,7 @@ def _edge_parts(
     ruler: Ruler, colours: list[str], space: float
 ) -> list[tuple[str, str, float]]:
     """Returns the longest edge text that fits, as (text, colour, width) parts."""
-    names = [name for _, name in ruler.axes]
+    names = [name for _, name, _ in ruler.axes]
     parts: list[tuple[str, str, float]] = []
     for number, words in enumerate(ruler.words):
         parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
@@ -387,6 +416,31 @@ class _TileImage(Artist):
         # The renderer draws an image's first row at the bottom.
         renderer.draw_image(context, round(left), round(top) - len(image), image[::-1])
         context.restore()
+
+
+def band_width(width: float, bands: int) -> float:
+    """Returns the width of each band; all bands cover at most half of their tile."""
+    return min(width * BAND_SHARE, WIDEST_BAND, width / 2 / max(1, bands))
+
+
+def edge_strips(ruler: Ruler, theme: Theme) -> list[np.ndarray]:
+    """Returns the strips along an array's edge, one per mesh axis, major axis first.
+
+    Returns:
+        The colours of each strip from start to end: uint8 [steps, 4].
+    """
+    if not ruler.axes:
+        return [np.array([[*rgb(theme.unsplit), 255]], np.uint8)]
+    strips, steps = [], 1
+    for axis, _, size in ruler.axes:
+        steps *= size
+        if ruler.length / steps < LEAST_STEP:
+            full = rgb(theme.groups[axis % len(theme.groups)])
+            strips.append(np.array([[*full, 255]], np.uint8))
+        else:
+            rows = shade_colours(np.arange(steps), Shade(axis, size, 1), theme)
+            strips.append(np.insert(rows, 3, 255, axis=1).astype(np.uint8))
+    return strips
 
 
 def group_colours(

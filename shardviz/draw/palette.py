@@ -11,7 +11,7 @@ broken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,35 +29,36 @@ GROUP_COLOURS = (
     "#969231", "#a9afff", "#885e92", "#666b71", "#898b94",
 )  # fmt: skip
 
-# Four tints of each mesh axis, from pale to full; the last row is grey. A search chose
-# them so that tints in different columns, of one row or two, differ by at least 10
-# (CIEDE2000), also for the colour-blind. `tests/picture/test_palette.py` measures it.
-LIGHT_TINTS = (
-    ("#e4eeff", "#a5c8f9", "#5e9ee7", "#2a78cc"),
-    ("#ffefd7", "#fcd38e", "#f1af30", "#d08700"),
-    ("#f5e7ff", "#dbb9f5", "#b78be6", "#935bd1"),
-    ("#d4eedf", "#8fc9ab", "#49ab7c", "#008856"),
-    ("#d7f2f1", "#8cc7c4", "#35a5a6", "#00857f"),
-    ("#f3efd5", "#e1ce8b", "#aca865", "#899219"),
-    ("#ecebff", "#bebef1", "#9399e6", "#616fcc"),
-    ("#f3e6f6", "#d7b5dd", "#ba8bc5", "#9165ab"),
-    ("#eceef1", "#bfc0c2", "#999a9c", "#75777a"),
+# A ladder of five colours for each mesh axis, from pale to full; the last row is grey. A
+# search chose them so that neighbouring colours of a row differ by at least 10
+# (CIEDE2000), also for the colour-blind, and none looks like the red of errors.
+# `tests/picture/test_block_colours.py` measures it.
+LIGHT_LADDERS = (
+    ("#e4f0ff", "#b1d5ff", "#73b4ff", "#388ce6", "#2270bf"),
+    ("#fff1e3", "#ffd7af", "#ffb768", "#e68e00", "#bc7300"),
+    ("#f3eafe", "#dbbcff", "#c58dff", "#a767e3", "#884ebd"),
+    ("#dff5e8", "#85deb0", "#00ba7a", "#009662", "#00764c"),
+    ("#daf5f4", "#00d1d3", "#00a8a9", "#008688", "#006566"),
+    ("#eef0e6", "#bfc79f", "#98a462", "#7a8449", "#606934"),
+    ("#ebedff", "#c1c7ff", "#999fff", "#7777f6", "#5e5dce"),
+    ("#f7e9fb", "#f1c3fc", "#e793fb", "#c86ade", "#a552b8"),
+    ("#eeeeef", "#c0c2c5", "#9b9da2", "#7c7f83", "#626468"),
 )
-DARK_TINTS = (
-    ("#2f4158", "#396391", "#3984cb", "#5aacff"),
-    ("#5d420b", "#8a6000", "#b68300", "#efad18"),
-    ("#493a56", "#72548d", "#9e70c8", "#c990ff"),
-    ("#294637", "#326c51", "#349669", "#3ac698"),
-    ("#264545", "#276b6b", "#169393", "#00bab9"),
-    ("#444125", "#6a672e", "#8b872e", "#bab43e"),
-    ("#3d3e56", "#5a5d8c", "#777dc6", "#959ffe"),
-    ("#4a3a4d", "#75577b", "#9f72ab", "#d395e0"),
-    ("#3c4043", "#5b6068", "#7d868f", "#a0a6ad"),
+DARK_LADDERS = (
+    ("#1e3a56", "#11538c", "#006fc0", "#008aeb", "#69b4ff"),
+    ("#48340e", "#6f4f00", "#956b00", "#b98500", "#e3a500"),
+    ("#402f50", "#663f87", "#8e4ec1", "#ae69e8", "#cc94ff"),
+    ("#1f3328", "#2c5c44", "#35825d", "#50a57b", "#85cfa7"),
+    ("#004141", "#006464", "#008484", "#00a3a3", "#00c9c9"),
+    ("#3c3a10", "#5d5900", "#7b7600", "#999300", "#beb700"),
+    ("#313456", "#484a94", "#605fd6", "#7b7eff", "#a0a8ff"),
+    ("#452d4c", "#703b7d", "#9e47b4", "#bf62d7", "#df8bf5"),
+    ("#373839", "#585a5d", "#75787c", "#94979c", "#bbbec2"),
 )
 
 RAMP_STEPS = 256
-TINTS = 4
-DEEP = 0.75  # share of the tint in an outline; the rest is the text colour
+RUNGS = 5  # colours in a ladder
+DEEP = 0.75  # share of the fill in an outline; the rest is the text colour
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Theme:
         accent_soft: backgrounds in a pale tint of `accent`.
         groups: colours of up to ten groups.
         ramp: the colours that the ramp interpolates.
-        tints: a row of tints per mesh axis, from pale to full; the last row is grey.
+        ladders: a ladder of colours per mesh axis, from pale to full; the last is grey.
         verdicts: colours of good, lost, broken, other.
         rest: share of the full colour in a tile's fill; the remainder is `paper`.
     """
@@ -98,7 +99,7 @@ class Theme:
     bad: str
     groups: tuple[str, ...]
     ramp: tuple[str, ...]
-    tints: tuple[tuple[str, ...], ...]
+    ladders: tuple[tuple[str, ...], ...]
     verdicts: tuple[str, ...]
     rest: float
 
@@ -107,7 +108,7 @@ LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", text="#1f2430", muted="#5f697d",
     faint_text="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
     accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
-    good="#187734", warn="#8f5a00", bad="#bd1f01", groups=GROUP_COLOURS, tints=LIGHT_TINTS,
+    good="#187734", warn="#8f5a00", bad="#bd1f01", groups=GROUP_COLOURS, ladders=LIGHT_LADDERS,
     ramp=(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
         "#73c2de", "#78b0df", "#849cda", "#9187cb",
@@ -119,7 +120,7 @@ DARK = Theme(
     "dark", paper="#111318", panel="#181b22", text="#e6e9ef", muted="#98a2b3",
     faint_text="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
     accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
-    good="#56c271", warn="#ff9a1f", bad="#ff687e", groups=GROUP_COLOURS, tints=DARK_TINTS,
+    good="#56c271", warn="#ff9a1f", bad="#ff687e", groups=GROUP_COLOURS, ladders=DARK_LADDERS,
     ramp=(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
         "#025868", "#096565", "#24705c", "#477751",
@@ -146,83 +147,82 @@ def theme_of(theme: str | Theme) -> Theme:
 
 
 class Shade(NamedTuple):
-    """How one mesh axis changes the colours of an array's blocks.
+    """A mesh axis that splits an array, and the coordinate of each block along it.
 
     Attributes:
         axis: the axis number in the mesh, which selects the hue; -1 if unknown.
-        size, stride: block `n` is at position `n // stride % size` along the axis.
-        tint: how many tints the colour changes from one position to the next.
+        size, stride: block `n` is at coordinate `n // stride % size` along the axis.
     """
 
     axis: int
     size: int
     stride: int
-    tint: int
 
 
 Shades = tuple[Shade, ...]
 
 
-def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
-    """Chooses the shades of an array's blocks; neighbours never have the same tint.
+def ladder_shares(size: int) -> np.ndarray:
+    """Returns each coordinate's position on a ladder: float64 [size], from 0 to 1.
 
-    Blocks at position 0 of all axes but the first have the first axis' hue. The hue
-    changes with the position along the other axes. If only one axis splits the array,
-    its first eight blocks all differ; see `ladder`.
+    Up to five coordinates climb the ladder once. Larger axes climb it several times in
+    three or four wide steps, each time starting a little higher, so that neighbours
+    differ clearly. Axes of more than 256 climb it once, in steps too small to see.
 
-    Args:
-        axes: (number in the mesh, size, stride) of each mesh axis that splits the
-            array, major to minor.
-
-    >>> [shade.tint for shade in shades([(0, 4, 2), (1, 2, 1)])]
-    [1, 2]
+    >>> ladder_shares(2).tolist(), (ladder_shares(8) * 7).round().astype(int).tolist()
+    ([0.25, 0.75], [0, 2, 4, 6, 1, 3, 5, 7])
     """
-    result: list[Shade] = []
-    for axis, size, stride in reversed(axes):
-        # If several axes split a dimension, the minor axes return to position 0 when
-        # the position along this axis increases by one.
-        again, taken_tints = 0, set()
-        for later in result:
-            again += later.tint * (later.size - 1)
-            taken_tints.add(again % TINTS)
-        # Steps of two tints are only for size 2; on longer axes, tints would repeat.
-        wide = len(axes) > 1 and size == 2 and not result
-        free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in taken_tints]
-        result.insert(0, Shade(axis, size, stride, free[0] if free else 1))
-    return tuple(result)
+    position = np.arange(size)
+    if size <= 2:
+        return 0.25 + 0.5 * position
+    if size <= RUNGS or size > RAMP_STEPS:
+        return position / (size - 1)
+    climbs = -(-size // (4 if size <= 8 else 3))
+    length = -(-size // climbs)
+    return (position % length * climbs + position // length) / (length * climbs - 1)
 
 
-def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
-    """Returns the colour of every block: float64 [count, 3]."""
-    number, hue = np.arange(count), 0
-    tint = int(1 < count < TINTS)  # with few blocks, skip the palest tint
-    for index, shade in enumerate(shades):
-        position = number // shade.stride % shade.size
-        tint, hue = tint + position * shade.tint, hue + position * index
-    rows = np.array([_tint_row(theme, shade.axis) for shade in shades] or [-1])
-    table = np.array([_rgb_rows(ladder(row)) for row in theme.tints])
-    column = tint % TINTS
-    if len(shades) == 1 and count > TINTS:
-        column = TINTS + tint % (table.shape[1] - TINTS)
-    return table[rows[hue % len(rows)], np.broadcast_to(column, count)]
+@lru_cache(maxsize=64)
+def _ladder(axis: int, size: int, theme: Theme) -> np.ndarray:
+    """Returns the colours along a mesh axis: float64 [at most 256, 3]."""
+    row = axis % (len(theme.ladders) - 1) if axis >= 0 else -1
+    stops = _rgb_rows(theme.ladders[row])
+    shares = ladder_shares(size)
+    if size > RAMP_STEPS:
+        shares = np.linspace(0, 1, RAMP_STEPS)
+    return np.floor(_between(stops, shares) + 0.5)
 
 
-def ladder(tints: Sequence[str]) -> tuple[str, ...]:
-    """Returns an axis' four tints, followed by eight distinct tints of the same range.
+def shade_colours(groups: Any, shade: Shade, theme: Theme) -> np.ndarray:
+    """Returns the colour of blocks by their coordinate on an axis: float64 [blocks, 3]."""
+    table = _ladder(shade.axis, shade.size, theme)
+    coordinate = np.asarray(groups, np.int64) // shade.stride % shade.size
+    return table[table_index(coordinate, shade.size, len(table))]
 
-    Eight is the most common number of blocks above four. Neighbours among the eight are
-    far enough apart to differ as much as two of the four tints.
 
-    >>> ladder(THEMES["light"].tints[0])[:6]
-    ('#e4eeff', '#a5c8f9', '#5e9ee7', '#2a78cc', '#e4eeff', '#91bcf4')
+def band_colours(
+    groups: Any, theme: str | Theme, shades: Shades | None
+) -> list[np.ndarray]:
+    """Returns the colours of each band on blocks; every axis but the first has a band.
+
+    Returns:
+        One array per band, major axis first: uint8 [blocks, 4], red, green, blue, alpha.
+
+    >>> by = (Shade(0, 4, 2), Shade(1, 2, 1))
+    >>> [hexed(band) for band in band_colours([0, 1, 2], "light", by)]
+    [['#ffd7af', '#e68e00', '#ffd7af']]
     """
-    steps = hexed(np.rint(_between(tints, 8)).astype(int))
-    return (*tints, *(steps[place] for place in (0, 3, 6, 1, 4, 7, 2, 5)))
+    bands = []
+    for shade in (shades or ())[1:]:
+        bands.append(_opaque(shade_colours(groups, shade, theme_of(theme))))
+    return bands
 
 
-def _tint_row(theme: Theme, axis: int) -> int:
-    """Returns the row of a mesh axis in `Theme.tints`; -1 is the last row, grey."""
-    return axis % (len(theme.tints) - 1) if axis >= 0 else -1
+def _opaque(table: np.ndarray) -> np.ndarray:
+    """Converts colours float64 [n, 3] to uint8 [n, 4]."""
+    filled = np.full((len(table), 4), 255, np.uint8)
+    filled[:, :3] = np.rint(table)
+    return filled
 
 
 def colours(
@@ -235,6 +235,9 @@ def colours(
 ) -> np.ndarray:
     """Returns the fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
 
+    Blocks of an array are filled by their coordinate along the first axis that splits it;
+    `band_colours` shows the other axes.
+
     Args:
         groups: int [tiles]: the group of each tile.
         count: number of groups.
@@ -245,7 +248,15 @@ def colours(
     >>> colours([0, 1, 0], 2, strong=True).tolist()
     [[76, 144, 214, 255], [250, 168, 18, 255], [76, 144, 214, 255]]
     """
-    table = palette(count, colormap, theme_of(theme), strong, shades)
+    look = theme_of(theme)
+    if shades is not None:
+        # An array that is not split is a single grey block.
+        fills = shade_colours(groups, [*shades, Shade(-1, 1, 1)][0], look)
+        # A fill may already be the full colour, so darken it toward the text colour.
+        if strong:
+            fills = fills * DEEP + np.array(rgb(look.text)) * (1 - DEEP)
+        return _opaque(fills)
+    table = palette(count, colormap, look, strong)
     return table[table_index(groups, count, len(table))]
 
 
@@ -273,45 +284,36 @@ def palette(
     colormap: str,
     theme: Theme,
     strong: bool = False,
-    shades: Shades | None = None,
 ) -> np.ndarray:
     """Returns the colours for `count` groups, see `table_index`: uint8 [≤ 256, 4]."""
     full = _rgb_rows(theme.groups)
     shares = np.full((len(full), 1), theme.rest)
     stops = None
-    if colormap == "ramp" or count > (RAMP_STEPS if shades else len(full)):
-        stops = theme.ramp
-        if shades:
-            stops = theme.tints[_tint_row(theme, shades[0].axis)]
+    if colormap == "ramp" or count > len(full):
+        stops = _rgb_rows(theme.ramp)
     if colormap == "verdicts":
         full = _rgb_rows(theme.verdicts)
         shares = theme.rest * np.array(
             [[1], [1], [1], [1 / 3]]
         )  # most tiles have the fourth verdict, kept pale
     elif stops is not None:
-        full, shares = _between(stops, min(max(count, 2), RAMP_STEPS)), np.ones((1, 1))
-    elif shades is not None:
-        full, shares = _block_colours(count, shades, theme), np.ones((1, 1))
+        steps = np.linspace(0, 1, min(max(count, 2), RAMP_STEPS))
+        full, shares = _between(stops, steps), np.ones((1, 1))
     elif colormap == "bars":
         shares = np.ones((1, 1))
     if strong:
         shares = np.ones((1, 1))
-    if strong and shades is not None:
-        # A tint may already be the full colour, so darken it toward the text colour.
-        full = full * DEEP + np.array(rgb(theme.text)) * (1 - DEEP)
-    table = np.full((len(full), 4), 255, np.uint8)
-    table[:, :3] = np.rint(full * shares + np.array(rgb(theme.paper)) * (1 - shares))
+    table = _opaque(full * shares + np.array(rgb(theme.paper)) * (1 - shares))
     table.flags.writeable = False
     return table
 
 
-def _between(stops: Sequence[str], count: int) -> np.ndarray:
-    """Interpolates `count` colours between the stops: float64 [count, 3]."""
-    stop_colours = _rgb_rows(stops)
-    at = np.linspace(0, len(stop_colours) - 1, count)
-    low = np.minimum(at.astype(int), len(stop_colours) - 2)
+def _between(stops: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Interpolates between stops [n, 3] at positions from 0 to 1: float64 [m, 3]."""
+    at = shares * (len(stops) - 1)
+    low = np.minimum(at.astype(int), len(stops) - 2)
     part = (at - low)[:, None]
-    return stop_colours[low] * (1 - part) + stop_colours[low + 1] * part
+    return stops[low] * (1 - part) + stops[low + 1] * part
 
 
 def _rgb_rows(names: Iterable[str]) -> np.ndarray:
@@ -325,7 +327,9 @@ def rgb(colour: str) -> tuple[int, int, int]:
 
 def hexed(table: np.ndarray) -> list[str]:
     """Converts rows of red, green, blue to `#rrggbb`."""
-    return [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.asarray(table)[:, :3].tolist()]
+    return [
+        f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.asarray(table, int)[:, :3].tolist()
+    ]
 
 
 def luminance(table: Any) -> np.ndarray:

@@ -257,6 +257,10 @@ class LegendEntry:
     y: float = 0.0
 
 
+# A mesh axis at a ruler: number in the mesh, name, size.
+RulerAxis = tuple[int, str, int]
+
+
 @dataclass(frozen=True)
 class Ruler:
     """Text and numbers along a side of the tiles, for an array dimension or mesh axis.
@@ -267,7 +271,7 @@ class Ruler:
     Attributes:
         words: alternative texts, longest first; the first that fits is painted. The
             axis names follow only the longest text.
-        axes: the mesh axes that the ruler describes: (number in the mesh, name).
+        axes: the mesh axes that the ruler describes, major to minor.
         down: True for a vertical ruler at the left of the tiles, False for a horizontal
             ruler above them.
         start, length: start of the ruler along its side, and its length, in points.
@@ -280,12 +284,12 @@ class Ruler:
         step: difference between neighbouring numbers, in elements or coordinates.
         size: size of the axis, in elements or coordinates.
 
-    >>> Ruler(("model",), ((1, "model"),), False, 0.0, 20.0, extent=8.0).is_edge
+    >>> Ruler(("model",), ((1, "model", 2),), False, 0.0, 20.0, extent=8.0).is_edge
     False
     """
 
     words: tuple[str, ...]
-    axes: tuple[tuple[int, str], ...]
+    axes: tuple[RulerAxis, ...]
     down: bool
     start: float
     length: float
@@ -315,8 +319,8 @@ class Picture(Displayed):
             `"ramp"` (shows order), `"verdicts"` (good, lost, broken, other) or `"bars"`
             (full colours).
         groups: number of groups, including groups without a tile.
-        shades: how each mesh axis changes a block's colour, major to minor; None if the
-            groups are not array blocks.
+        shades: the mesh axes that colour the blocks of an array, major to minor; None if
+            the groups are not array blocks.
         panels: nested pictures: (x, y, picture), with x and y of the top left corner.
         facts: plain JSON data that a web page needs in addition to the drawing.
         edges: lines under the tiles, or None.

@@ -14,7 +14,7 @@ from shardviz.base.partition_spec import Spec
 from shardviz.base.typing import JsonDict
 from shardviz.draw.blocks import MOST_TILES
 from shardviz.draw.layout import draw_layout_array
-from shardviz.draw.palette import THEMES, ladder
+from shardviz.draw.palette import THEMES
 from shardviz.draw.picture import NO_GROUP, Picture
 from shardviz.draw.serialization import column, serialize
 from shardviz.explorer.document import Document
@@ -231,6 +231,6 @@ def palettes() -> dict[str, JsonDict]:
             "text": theme.text,
             "muted": theme.muted,
             "groups": list(theme.groups),
-            "tints": [list(ladder(row)) for row in theme.tints],
+            "ladders": [list(row) for row in theme.ladders],
         }
     return themes

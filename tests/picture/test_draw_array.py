@@ -79,8 +79,8 @@ def test_edges_say_how_each_dimension_is_split_and_stand_where_its_blocks_do(lay
         said = f"n{dim} {size:,} = {count:,} × {shard:,} over"
         assert ruler.words[0] == (said if count > 1 else f"n{dim} {size:,}, not split")
         spec = layout.spec.dims[dim] if dim < len(layout.spec.dims) else ()
-        assert [name for _, name in ruler.axes] == list(spec)
-        assert [layout.mesh.axis_names[number] for number, _ in ruler.axes] == list(spec)
+        assert [name for _, name, _ in ruler.axes] == list(spec)
+        assert [layout.mesh.axis_names[number] for number, _, _ in ruler.axes] == list(spec)
         corners = picture.tiles.y if ruler.down else picture.tiles.x
         assert abs(float(corners.min()) - ruler.start) < 0.1
         if ruler.count and not ruler.repeats:
@@ -103,7 +103,7 @@ def test_two_blocks_with_four_replicas_each():
     texts = {v.text for v in picture.labels}
     assert {"0", "1024", "2048", "512"} <= texts
     top, left = picture.rulers
-    assert (top.words[0], top.axes) == ("mlp 2,048 = 2 × 1,024 over", ((1, "model"),))
+    assert (top.words[0], top.axes) == ("mlp 2,048 = 2 × 1,024 over", ((1, "model", 2),))
     assert (left.words[0], left.axes, left.down) == ("embed 512, not split", (), True)
     assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
     assert "not to scale" not in texts

@@ -5,20 +5,21 @@
 /** @typedef {import("./messages").Shades} Shades */
 /** @typedef {(group: number) => string} ColourOf */
 /**
- * Functions from a block index to the fill, outline and text colour of its tiles, and to the fill
- * as an ImageData pixel.
+ * Functions from a block index to the fill, outline, text colour and bands of its tiles, and to the
+ * fill as an ImageData pixel.
  * @typedef {{many: boolean, fill: ColourOf, line: ColourOf, text: ColourOf,
- *   pixel: (group: number) => number}} TileColours
+ *   bands: ColourOf[], pixel: (group: number) => number}} TileColours
  */
 
 const READABLE = 4.5; // the contrast that WCAG 2 requires for text
 const MOST_CACHED = 200;
-const RAMP_STEPS = 256; // as in `palette.py`; more blocks than this use a colour ramp
+const RAMP_STEPS = 256; // as in `palette.py`; longer axes use a smooth ramp
+const RUNGS = 5; // colours in a ladder, as in `palette.py`
 const DEEP = 0.75; // share of the fill in a tile's outline
 const PALE = 0.24; // share of muted text colour in tiles without a block
 const NO_BLOCK = -1;
+const NO_AXIS = -1;
 
-const TINTS = 4; // as in `palette.py`; later tints are used if one axis splits the array
 const AXIS_COLOURS = 8; // as in `draw/tables.py`
 const PROPERTY = "--sv-group-";
 
@@ -78,57 +79,66 @@ export function textOn(fill, theme) {
 const cache = new Map();
 
 /**
- * Returns the colours of an array's blocks: tints of the mesh axes that split it. Very many blocks
- * use a colour ramp of the first axis. Tiles without a block are grey.
+ * Returns the colours of an array's blocks. The first mesh axis that splits the array fills a tile,
+ * and each further axis adds a band, from the ladder of its hue. Tiles without a block are grey.
  * @param {number} count the number of blocks
  * @param {Theme} theme
- * @param {Shades} shades how each mesh axis changes the colours
+ * @param {Shades} shades the mesh axes that split the array, major to minor
  * @returns {TileColours}
  */
 export function tileColours(count, theme, shades) {
   const key = `${theme.name}|${count}|${JSON.stringify(shades)}`;
   const earlier = cache.get(key);
   if (earlier) return earlier;
+  const [first = [NO_AXIS, 1, 1], ...further] = shades;
+  const [, size, stride] = first;
   const many = count > RAMP_STEPS;
-  const stops = tintsOf(shades[0]?.[0] ?? NO_BLOCK, theme).slice(0, TINTS);
-  const shade = (/** @type {number} */ block) =>
-    many && block > 0 ? Math.floor((block * (RAMP_STEPS - 1)) / (count - 1)) : block;
-  const fill = cached((block) => {
-    if (block < 0) return mix(theme.muted, theme.paper, PALE);
-    if (many) return between(stops, shade(block) / (RAMP_STEPS - 1));
-    return blockColour(block, count, shades, theme);
-  }, shade);
+  const rung = (/** @type {number} */ block) =>
+    block < 0 ? NO_BLOCK : rungOf(Math.floor(block / stride) % size, size);
+  const ladder = ladderColours(first, theme);
+  const fill = (/** @type {number} */ block) =>
+    block < 0 ? mix(theme.muted, theme.paper, PALE) : ladder(block);
   const colours = {
     many,
     fill,
-    line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), shade),
-    text: cached((block) => textOn(fill(block), theme), shade),
+    line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), rung),
+    text: cached((block) => textOn(fill(block), theme), rung),
+    bands: further.map((shade) => ladderColours(shade, theme)),
     pixel: cached((block) => {
       const [red, green, blue] = rgb(fill(block));
       return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
-    }, shade),
+    }, rung),
   };
   if (cache.size > MOST_CACHED) cache.clear();
   cache.set(key, colours);
   return colours;
 }
 
-/** Returns the tints of a mesh axis, from pale to full; grey for a negative index. @param {number} axis @param {Theme} theme */
-function tintsOf(axis, { tints }) {
-  return tints[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
+/**
+ * Returns the colour of blocks by their coordinate on one mesh axis, as `shade_colours` of palette.py.
+ * @param {Shades[number]} shade
+ * @param {Theme} theme
+ * @returns {ColourOf}
+ */
+export function ladderColours([axis, size, stride], { ladders }) {
+  const stops = ladders[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
+  const rung = (/** @type {number} */ block) => rungOf(Math.floor(block / stride) % size, size);
+  return cached((block) => between(stops, shareOf(rung(block), size)), rung);
 }
 
-/** The colour of one block, as in `_block_colours` of palette.py. @param {number} block @param {number} count @param {Shades} shades @param {Theme} theme */
-function blockColour(block, count, shades, theme) {
-  let [tint, turn] = [count > 1 && count < TINTS ? 1 : 0, 0];
-  shades.forEach(([, size, stride, step], place) => {
-    const at = Math.floor(block / stride) % size;
-    tint += at * step;
-    turn += at * place;
-  });
-  const tints = tintsOf(shades.length ? shades[turn % shades.length][0] : -1, theme);
-  if (shades.length !== 1 || count <= TINTS) return tints[tint % TINTS];
-  return tints[TINTS + (tint % (tints.length - TINTS))];
+/** The index of a coordinate's colour, below 256. @param {number} at @param {number} size */
+function rungOf(at, size) {
+  return size > RAMP_STEPS ? Math.floor((at * (RAMP_STEPS - 1)) / (size - 1)) : at;
+}
+
+/** As `ladder_shares` of palette.py. @param {number} at the number of a colour @param {number} size of the axis */
+function shareOf(at, size) {
+  if (size <= 2) return 0.25 + 0.5 * at;
+  if (size <= RUNGS) return at / (size - 1);
+  if (size > RAMP_STEPS) return at / (RAMP_STEPS - 1);
+  const climbs = Math.ceil(size / (size <= 8 ? 4 : 3));
+  const length = Math.ceil(size / climbs);
+  return ((at % length) * climbs + Math.floor(at / length)) / (length * climbs - 1);
 }
 
 /** Interpolates between colour stops. @param {string[]} stops @param {number} part position from 0 to 1 */
@@ -139,14 +149,14 @@ function between(stops, part) {
 }
 
 /**
- * Caches a colour per shade, because many blocks have the same shade.
+ * Caches a colour per coordinate, because many blocks share one.
  * @template Colour
  * @param {(block: number) => Colour} make
- * @param {(block: number) => number} shade
+ * @param {(block: number) => number} rung
  * @returns {(block: number) => Colour}
  */
-function cached(make, shade) {
+function cached(make, rung) {
   /** @type {Colour[]} */
-  const known = [];
-  return (block) => (known[shade(block) - NO_BLOCK] ??= make(block));
+  const colours = [];
+  return (block) => (colours[rung(block) - NO_BLOCK] ??= make(block));
 }

@@ -210,8 +210,8 @@ export interface Palette {
   text: string;
   muted: string;
   groups: string[];
-  /** The tints of each mesh axis, from pale to full; the last entry is for unsplit blocks. */
-  tints: string[][];
+  /** The ladder of each mesh axis, from pale to full; the last entry is for unsplit blocks. */
+  ladders: string[][];
 }
 
 // ── Pictures: `draw/serialization.py` defines the format ──────────────────────────────────────────────
@@ -259,8 +259,8 @@ export interface PictureData {
   rulers?: Partial<Ruler>[];
 }
 
-/** How each mesh axis changes the colours of an array's blocks, major to minor. */
-export type Shades = [axis: number, size: number, stride: number, tint: number][];
+/** The mesh axes that colour an array's blocks, major to minor. */
+export type Shades = [axis: number, size: number, stride: number][];
 
 /** A row of a table; the last fields are omitted if they equal the previous row's. */
 export type Row<R extends unknown[]> = Partial<R>;
@@ -285,7 +285,7 @@ export type FrameRow = [
 /** A ruler along one side of the tiles, as in `draw/picture.py`. */
 export interface Ruler {
   words: string[];
-  axes: [number: number, name: string][];
+  axes: [number: number, name: string, size: number][];
   down: boolean;
   start: number;
   length: number;

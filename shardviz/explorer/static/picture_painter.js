@@ -29,6 +29,10 @@ const TILE_GAP = 12; // the largest gap between stretched tiles, in pixels
 const MOVE_MS = 250;
 const STRIP = 120; // the largest height of a single row of blocks, in pixels
 const LETTERS = [13, 12, 11, 10, 9]; // pixels
+// As in draw/paint.py: a band is this share of its tile, and at most so many pixels wide.
+const BAND_SHARE = 0.14;
+const WIDEST_BAND = 11;
+const LEAST_BANDED = 6; // pixels: smaller tiles have no bands
 const NO_GROUP = -1; // as in draw/picture.py
 const MANY_GROUPS = -2;
 const FRAME_FONT = `10px ${SANS}`;
@@ -217,7 +221,7 @@ export class PicturePainter {
         const [colour, line] = [colours.fill(group), colours.line(group)];
         const from = this.motion?.fills[i];
         const fill = from ? mix(colour, from, progress) : colour;
-        this.tile(g, i, { fill, line, width: 1, text: colours.text(group) });
+        this.tile(g, i, { fill, line, width: 1, text: colours.text(group) }, colours.bands);
       }
     }
     this.frames(g);
@@ -242,7 +246,7 @@ export class PicturePainter {
       const filled = small && !isStrong;
       const fill = filled ? mix(colour, theme.text, 0.5) : colour;
       const width = isStrong ? 3 : filled ? 1 : 1.5;
-      this.tile(g, i, { fill, line: theme.text, width, text });
+      this.tile(g, i, { fill, line: theme.text, width, text }, colours.bands);
     }
     const f = p.frames[frame];
     if (f) this.frame(g, f, theme.text, 1.5);
@@ -336,8 +340,13 @@ export class PicturePainter {
     g.putImageData(image, 0, 0);
   }
 
-  /** @param {Context} g @param {number} i @param {{fill: string, line: string, width: number, text: string}} style */
-  tile(g, i, style) {
+  /**
+   * @param {Context} g
+   * @param {number} i
+   * @param {{fill: string, line: string, width: number, text: string}} style
+   * @param {import("./colours.js").ColourOf[]} bands
+   */
+  tile(g, i, style, bands) {
     const box = this.movedBox(i);
     const { x, y, w, h: tall } = box;
     const { line, width } = style;
@@ -355,16 +364,37 @@ export class PicturePainter {
     if (!radius) {
       // Plain rectangles: hundreds of rounded rectangles take most of a frame.
       g.fillRect(x, y, w, tall);
+      this.bands(g, i, inside, bands);
       outline(g, inside, line, width);
     } else {
       g.beginPath();
       g.roundRect(inside.x, inside.y, inside.w, inside.h, radius);
       g.fill();
+      // The band ends where the corners begin to bend.
+      this.bands(g, i, { ...inside, w: inside.w - 1 }, bands);
       g.strokeStyle = line;
       g.lineWidth = width;
       g.stroke();
     }
-    this.tileText(g, i, box, style.text);
+    const covered = bands.length * bandWidth(inside.w, bands.length);
+    this.tileText(g, i, { ...box, w: w - covered }, style.text);
+  }
+
+  /**
+   * Paints a band for each mesh axis after the first that splits an array, major axis first.
+   * @param {Context} g
+   * @param {number} i
+   * @param {Box} box
+   * @param {import("./colours.js").ColourOf[]} bands
+   */
+  bands(g, i, { x, y, w, h: tall }, bands) {
+    const group = this.picture.group[i];
+    if (group < 0 || w < LEAST_BANDED) return;
+    const wide = bandWidth(w, bands.length);
+    bands.forEach((colour, number) => {
+      g.fillStyle = colour(group);
+      g.fillRect(x + w - wide * (bands.length - number), y, wide, tall);
+    });
   }
 
   /**
@@ -489,6 +519,11 @@ function gapOf(starts, length) {
 function scaleOf(pixels, points, gap) {
   const scale = Math.max(1, pixels) / Math.max(1, points);
   return gap * scale > TILE_GAP ? (pixels + TILE_GAP) / (points + gap) : scale;
+}
+
+/** The width of each band on a tile, in pixels. @param {number} w of the tile @param {number} bands */
+function bandWidth(w, bands) {
+  return Math.min(w * BAND_SHARE, WIDEST_BAND, w / 2 / Math.max(1, bands));
 }
 
 /** Whether a tile of this size can show its full text. @param {number} w @param {number} tall */

@@ -2,7 +2,7 @@
 // Rulers along the sides of the tiles.
 // A ruler shows the name of a dimension or mesh axis, axis colours, and as many numbers as fit.
 // The text keeps its size when the picture is scaled, and stays visible when it is zoomed.
-import { axisColour, mix } from "./colours.js";
+import { axisColour, ladderColours, mix } from "./colours.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./messages").Ruler} Ruler */
@@ -17,7 +17,8 @@ import { axisColour, mix } from "./colours.js";
 export const SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 export const FONT = `11px ${SANS}`;
 const LINE = 14; // height of a line of text, in pixels
-const BAR_HIGH = 3; // height of the coloured bar along an array's edge, in pixels
+const STRIP = 3; // height of the strip that each mesh axis has along an array's edge, in pixels
+const LEAST_STEP = 3; // pixels; a strip with shorter steps has the axis' full colour
 const BAR_AWAY = 2;
 const NUMBERS_APART = 8; // pixels between two numbers
 const DOT = 11; // width of a dot, in pixels
@@ -64,11 +65,12 @@ export function paintRulers(g, rulers, sides, theme) {
 class DrawnRuler {
   /** @param {CanvasRenderingContext2D} g @param {Ruler} ruler */
   constructor(g, ruler) {
-    const { count, down, extent, words } = ruler;
+    const { count, down, extent, words, axes } = ruler;
     this.g = g;
     this.ruler = ruler;
-    // Rulers along an array's edge have a bar, and their numbers are bounds.
-    this.bar = !extent && words.length ? BAR_HIGH + BAR_AWAY : 0;
+    // Rulers along an array's edge have strips, and their numbers are bounds.
+    const strips = STRIP * Math.max(1, axes.length);
+    this.bar = !extent && words.length ? strips + BAR_AWAY : 0;
     this.widest = count ? textWidth(g, this.number(count - 1)) : 0;
     this.high = down ? this.widest + 5 : LINE - 1;
     if (!count) this.high = 0;
@@ -109,26 +111,48 @@ class DrawnRuler {
   }
 
   /**
-   * Paints the bar along an edge, in the colours of the axes that split it.
+   * Paints the strips along an edge, one for each axis that splits it: the major axis outside, each
+   * in steps of its ladder.
    * @param {Side} side
    * @param {number} line
    * @param {Theme} theme
    */
   paintBar(side, line, theme) {
-    const { axes, count, pitch, down } = this.ruler;
-    const colours = axes.map(([number]) => axisColour(number, theme));
-    if (!colours.length) colours.push(mix(theme.muted, theme.paper, 0.4));
+    const { axes, count, pitch } = this.ruler;
     const length = count ? (count - 1) * pitch : this.ruler.length;
+    const unsplit = mix(theme.muted, theme.paper, 0.4);
     for (const base of this.bases()) {
-      colours.forEach((colour, i) => {
-        const ends = [i, i + 1].map((part) => {
-          const at = (base + (length * part) / colours.length) * side.scale + side.origin;
-          return Math.max(side.from, Math.min(at, side.to));
-        });
-        this.g.fillStyle = colour;
-        const [first, last] = down ? [-ends[1], -ends[0]] : ends;
-        this.g.fillRect(first, line - BAR_HIGH - 1, last - first, BAR_HIGH);
+      const start = base * side.scale + side.origin;
+      if (!axes.length) this.paintStrip(side, [start, length * side.scale, line], 1, () => unsplit);
+      let steps = 1;
+      axes.forEach(([number, , size], row) => {
+        steps *= size;
+        const top = line - STRIP * (axes.length - 1 - row);
+        const fine = (length * side.scale) / steps < LEAST_STEP;
+        const colour = fine
+          ? () => axisColour(number, theme)
+          : ladderColours([number, size, 1], theme);
+        this.paintStrip(side, [start, length * side.scale, top], fine ? 1 : steps, colour);
       });
+    }
+  }
+
+  /**
+   * Paints one strip in equal steps.
+   * @param {Side} side
+   * @param {[start: number, length: number, line: number]} strip in pixels
+   * @param {number} steps
+   * @param {import("./colours.js").ColourOf} colour
+   */
+  paintStrip(side, [start, length, line], steps, colour) {
+    for (let step = 0; step < steps; step++) {
+      const ends = [step, step + 1].map((end) => {
+        const at = start + (length * end) / steps;
+        return Math.max(side.from, Math.min(at, side.to));
+      });
+      this.g.fillStyle = colour(step);
+      const [first, last] = this.ruler.down ? [-ends[1], -ends[0]] : ends;
+      if (last > first) this.g.fillRect(first, line - STRIP - 1, last - first, STRIP);
     }
   }
 

@@ -32,13 +32,14 @@ from shardviz.draw.grid import (
     rulers,
 )
 from shardviz.draw.page import and_more, moved, page, text_width, titled, wrapped
-from shardviz.draw.palette import shades
+from shardviz.draw.palette import Shade
 from shardviz.draw.picture import (
     DEVICE,
     Frame,
     Label,
     Picture,
     Ruler,
+    RulerAxis,
     Slot,
     Template,
     coordinates,
@@ -127,7 +128,7 @@ def draw_mesh(
         legend=legend,
         groups=max(count, 1),
         # Hosts are not a mesh axis, so they are grey.
-        shades=shades([(mesh.positions[colour] if colour else -1, count, 1)]),
+        shades=(Shade(mesh.positions[colour] if colour else -1, count, 1),),
         alt=_alt(mesh, by),
         colormap="blocks" if count <= MOST_COLOURS else "ramp",
     )
@@ -280,8 +281,8 @@ def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Arra
     outlines = [replace(f, x=f.x + left, y=f.y + top) for f in frames]
     size = (left + grid.width + edge, top + grid.height + edge)
 
-    def named(axis: int) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
-        return ("",), ((axis, mesh.axis_names[axis]),)
+    def named(axis: int) -> tuple[tuple[str, ...], tuple[RulerAxis, ...]]:
+        return ("",), ((axis, mesh.axis_names[axis], mesh.axis_sizes[axis]),)
 
     sides = []
     for ruler in rulers(grid, named, tiles.spans):

@@ -11,7 +11,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.format import ids_text
 from shardviz.base.mesh import MeshSpec
 from shardviz.draw.page import page, sentences, text_width, titled, wrapped
-from shardviz.draw.palette import shades
+from shardviz.draw.palette import Shade
 from shardviz.draw.picture import (
     DEVICE,
     MANY_GROUPS,
@@ -143,7 +143,7 @@ def _colours(count: int, axis: int = -1) -> dict[str, Any]:
     return {
         "groups": count,
         "colormap": colormap,
-        "shades": shades([(axis, count, 1)]),
+        "shades": (Shade(axis, count, 1),),
         "facts": {"by": "position"},
     }
 
