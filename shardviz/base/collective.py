@@ -178,7 +178,7 @@ class Collective:
 
     @property
     def sent_bytes(self) -> int | None:
-        """Bytes sent by each device per execution; None if the group size is unknown."""
+        """Bytes sent per device and execution; None if the group size is unknown."""
         devices = self.group_size
         if not devices and self.groups:
             devices = len(self.groups[0])

@@ -115,7 +115,7 @@ def _sub_axis(name: str, length: int, rows: Sequence[np.ndarray]) -> str:
     span = stride * count
     for row in rows:
         first = int(row[0])
-        # A group along a sub-axis starts in the first `stride` coordinates of a span.
+        # The smallest coordinate of a group must have index 0 along the sub-axis.
         if first % span >= stride or length % span:
             return name
         if row.tolist() != list(range(first, first + span, stride)):

@@ -138,7 +138,7 @@ def _of_operation(
     planned: Sequence[Collective],
     mesh: MeshSpec,
 ) -> tuple[str, tuple[str, ...]]:
-    """Returns the code and axes of an Uncertain, with `()` for no uncertainty.
+    """Returns the code and the axes of an Uncertain; no axes if there is none.
 
     Args:
         op: the value.
@@ -243,7 +243,7 @@ def _wanted_twice(
     rule: ShardingRule,
     mesh: MeshSpec,
 ) -> tuple[str, ...]:
-    """The axes along which XLA and Shardy may move a matrix product differently."""
+    """The axes of a matrix product for which XLA and Shardy may move different data."""
     # For each axis: the factors that it splits, and the number of summed operands.
     factors: dict[str, set[str]] = defaultdict(set)
     holders: dict[str, int] = defaultdict(int)

@@ -75,8 +75,8 @@ from shardviz.plans.backend.shardy_passes import (
 )
 from shardviz.plans.backend.simplify import REPLACES, simplify
 
-# CHLO operations that XLA converts to custom calls instead of decomposing them -> call
-# target. Shardy has no rule for ragged_dot, so its operands are gathered.
+# CHLO operation -> target of the custom call to which XLA converts it, instead of
+# decomposing it. Shardy has no rule for ragged_dot, so its operands are gathered.
 _CALLS = {
     TOP_K: "mhlo.topk",
     ERF: "mhlo.erf",
