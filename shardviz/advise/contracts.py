@@ -505,7 +505,7 @@ class Expectation:
                 "Whether something fits is known for described hardware, such as"
                 f" 'tpu:v5p:8x8x16' or 'gpu:h100:2x8'; got {shown(target)}."
             )
-        # The same program on another number of devices would be a different program.
+        # A mesh with another number of devices would need a different program.
         topology, mesh = Topology.parse(target), self._mesh
         if mesh is not None and mesh.size != topology.devices:
             raise TargetError(

@@ -41,7 +41,8 @@ from shardviz.programs.backend.jaxprs import (
 )
 from shardviz.programs.program import Program
 
-# Inside these, a value is one device's block, which no constraint can split.
+# Inside a shard_map or pmap, a value is one device's block, which no constraint can
+# split.
 _MANUAL = ("shard_map", "xla_pmap")
 _JAX = os.path.dirname(jax.__file__) + os.sep
 _ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")

@@ -218,7 +218,8 @@ class _Run:
         best = math.inf
         while self.plan_some():
             waiting = self.waiting()
-            # Only a lower planned time counts here. Later compiles compare near ties.
+            # Compile only points with a lower planned time. `compile_points` compares
+            # near ties.
             if waiting and waiting[0].estimate.seconds < best and self.may_compile:
                 best = waiting[0].estimate.seconds
                 self.compile_point(waiting[0])

@@ -566,6 +566,6 @@ def _is_auto(mesh: MeshSpec) -> bool:
 
 
 def _donated(program: Program) -> dict[str, Any]:
-    """Returns only the donation option, the one option that applies to all targets."""
+    """Returns a program's donation, the only option that applies to all targets."""
     donated = program.options.get("donate")
     return {} if donated is None else {"donate": donated}

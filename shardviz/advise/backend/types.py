@@ -69,7 +69,8 @@ def typed_changes(
 
     try:
         form = form_with({})
-    # This traces the function with replicated arguments, which jax may refuse too.
+    # `form_with` traces the function with replicated arguments, which jax may refuse
+    # too.
     except Exception as raised:  # noqa: BLE001
         raise error or raised from None
     if error is not None and not form.refusals:

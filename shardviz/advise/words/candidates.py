@@ -61,7 +61,7 @@ _ADVICE = {
 _MOST_CHIPS = 4
 #: The heading of refused changes.
 DROPPED = "Tried, and not proposed:"
-#: Marks advice; changes, in contrast, were compiled.
+#: Marks advice, which was not compiled.
 NOT_TRIED = "Not tried"
 
 

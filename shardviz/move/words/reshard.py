@@ -53,7 +53,7 @@ def _meshes(meshes: Sequence[MeshSpec]) -> str:
     distinct = list({id(mesh): mesh for mesh in meshes}.values())
     if len(set(map(str, distinct))) == 1:
         return str(distinct[0])
-    # Count devices that are in several meshes once.
+    # Count a device once even if it is in several meshes.
     ids = np.concatenate([mesh.device_ids.reshape(-1) for mesh in distinct])
     return plural(len(np.unique(ids)), "device")
 
