@@ -82,7 +82,7 @@ class LockedCollective(NamedTuple):
 
     @property
     def bytes_in_all(self) -> int:
-        """The total bytes of all executions; an unknown number counts as one."""
+        """The total bytes of all executions; one execution if `executions` is None."""
         once = self.bytes * self.count
         return once if self.executions is None else once * self.executions
 

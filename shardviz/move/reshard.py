@@ -80,7 +80,7 @@ class Reshard(Displayed, Fact):
             time, in the order of the tree.
         link_seconds: kind of link -> least seconds at its published rate, or None if
             the rate is not published. Empty without a topology.
-        rate_source: where the rates are published, or why there are none.
+        rate_source: the source of the link rates; `""` without a topology.
         assumed_hosts: ids of devices that no mesh assigns to a process, ascending. They
             count as devices of host 0.
 

@@ -22,7 +22,7 @@ MOST_DRAWN = 16
 MOST_IN_ROW = 8
 # The most collectives per stage that a saved page can play.
 MOST_SAVED = 3
-# The most bytes of data for all these collectives.
+# The most bytes of data for all saved collectives.
 SAVED_BYTES = 60_000
 
 
