@@ -121,7 +121,7 @@ class RuleUse:
 
 
 #: A rule's effect on all arrays that share a Resolution: (rule index, field of RuleUse,
-#: Verdict or None), or (rule index, `"by"`, index of the rule that decides instead).
+#: Verdict or None). If another rule decides: (rule index, `"by"`, index of that rule).
 _Effect = tuple[int, str, Any]
 
 

@@ -331,7 +331,7 @@ def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
 
 
 def large_ids_text(layout: Layout, block: int | None = None) -> str:
-    """Formats the ids of the devices that hold `block`, or of all, block by block.
+    """Formats the ids of the devices of a block, or of all devices in block order.
 
     Creates no array of all devices, unless the mesh has user-defined ids.
     """
