@@ -48,7 +48,8 @@ LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
 
 # Text size at an array's edge; distance and width of the coloured bar, in points.
 EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.5, 3.4
-LEAST_STEP = 1.5  # points; an edge with shorter steps has the axis' full colour
+# An edge whose steps are shorter than this, in points, has the axis' full colour.
+LEAST_STEP = 1.5
 # A band's share of its tile's width, its maximum width, and the distance from the tile's
 # top and bottom, in points.
 BAND_SHARE, WIDEST_BAND, BAND_INSET = 0.14, 9.0, 0.5
@@ -419,7 +420,7 @@ class _TileImage(Artist):
 
 
 def band_width(width: float, bands: int) -> float:
-    """Returns the width of each band; all bands cover at most half of their tile."""
+    """Returns the width of a band, in points; bands cover at most half of a tile."""
     return min(width * BAND_SHARE, WIDEST_BAND, width / 2 / max(1, bands))
 
 

@@ -1,8 +1,9 @@
 """Colours of themes, mesh axes, blocks and verdicts, for light and dark pages.
 
-Each mesh axis has a colour. An array's blocks have tints of the mesh axes that split it
-(`Shade`); dimensions that are not split are grey. Other groups have up to ten colours,
-which colour-blind readers can distinguish too. Beyond ten, a ramp shows their order.
+Each mesh axis has a colour. The fill of an array's block shows the block's coordinate
+along the first mesh axis that splits the array; bands show the other axes (`Shade`).
+Dimensions that are not split are grey. Other groups have up to ten colours, which
+colour-blind readers can distinguish too. Beyond ten, a ramp shows their order.
 Colour is never the only sign: every tile also shows an id or text.
 
 Red means failure. No group has a colour near red, because the group would look
@@ -57,8 +58,10 @@ DARK_LADDERS = (
 )
 
 RAMP_STEPS = 256
-RUNGS = 5  # colours in a ladder
-DEEP = 0.75  # share of the fill in an outline; the rest is the text colour
+# Number of colours in a ladder.
+RUNGS = 5
+# Share of the fill in an outline; the rest is the text colour.
+DEEP = 0.75
 
 
 @dataclass(frozen=True)
@@ -165,9 +168,9 @@ Shades = tuple[Shade, ...]
 def ladder_shares(size: int) -> np.ndarray:
     """Returns each coordinate's position on a ladder: float64 [size], from 0 to 1.
 
-    Up to five coordinates climb the ladder once. Larger axes climb it several times in
-    three or four wide steps, each time starting a little higher, so that neighbours
-    differ clearly. Axes of more than 256 climb it once, in steps too small to see.
+    Axes of size up to five use the ladder once. Larger axes repeat it in three or four
+    wide steps, each time with a small offset, so that neighbours differ clearly. Axes
+    larger than 256 use it once, in steps too small to see.
 
     >>> ladder_shares(2).tolist(), (ladder_shares(8) * 7).round().astype(int).tolist()
     ([0.25, 0.75], [0, 2, 4, 6, 1, 3, 5, 7])
@@ -194,7 +197,7 @@ def _ladder(axis: int, size: int, theme: Theme) -> np.ndarray:
 
 
 def shade_colours(groups: Any, shade: Shade, theme: Theme) -> np.ndarray:
-    """Returns the colour of blocks by their coordinate on an axis: float64 [blocks, 3]."""
+    """Returns each block's colour by its coordinate on an axis: float64 [blocks, 3]."""
     table = _ladder(shade.axis, shade.size, theme)
     coordinate = np.asarray(groups, np.int64) // shade.stride % shade.size
     return table[table_index(coordinate, shade.size, len(table))]
@@ -203,7 +206,7 @@ def shade_colours(groups: Any, shade: Shade, theme: Theme) -> np.ndarray:
 def band_colours(
     groups: Any, theme: str | Theme, shades: Shades | None
 ) -> list[np.ndarray]:
-    """Returns the colours of each band on blocks; every axis but the first has a band.
+    """Returns the colours of the bands on blocks, for every axis except the first.
 
     Returns:
         One array per band, major axis first: uint8 [blocks, 4], red, green, blue, alpha.
@@ -235,8 +238,8 @@ def colours(
 ) -> np.ndarray:
     """Returns the fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
 
-    Blocks of an array are filled by their coordinate along the first axis that splits it;
-    `band_colours` shows the other axes.
+    An array's blocks are coloured by their coordinate along the first axis that splits
+    the array; `band_colours` is for the other axes.
 
     Args:
         groups: int [tiles]: the group of each tile.

@@ -257,7 +257,7 @@ class LegendEntry:
     y: float = 0.0
 
 
-# A mesh axis at a ruler: number in the mesh, name, size.
+# (number in the mesh, name, size) of a mesh axis that a ruler describes.
 RulerAxis = tuple[int, str, int]
 
 
@@ -319,8 +319,8 @@ class Picture(Displayed):
             `"ramp"` (shows order), `"verdicts"` (good, lost, broken, other) or `"bars"`
             (full colours).
         groups: number of groups, including groups without a tile.
-        shades: the mesh axes that colour the blocks of an array, major to minor; None if
-            the groups are not array blocks.
+        shades: the mesh axes that determine the colours of array blocks, major to
+            minor; None if the groups are not array blocks.
         panels: nested pictures: (x, y, picture), with x and y of the top left corner.
         facts: plain JSON data that a web page needs in addition to the drawing.
         edges: lines under the tiles, or None.
