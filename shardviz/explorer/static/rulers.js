@@ -17,7 +17,7 @@ import { axisColour, ladderColours, mix } from "./colours.js";
 export const SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 export const FONT = `11px ${SANS}`;
 const LINE = 14; // height of a line of text, in pixels
-const STRIP = 3; // height of the strip that each mesh axis has along an array's edge, in pixels
+const AXIS_STRIP = 3; // height of the strip that each mesh axis has along an array's edge, in pixels
 const LEAST_STEP = 3; // pixels; a strip with shorter steps has the axis' full colour
 const BAR_AWAY = 2;
 const NUMBERS_APART = 8; // pixels between two numbers
@@ -69,7 +69,7 @@ class DrawnRuler {
     this.g = g;
     this.ruler = ruler;
     // Rulers along an array's edge have strips, and their numbers are bounds.
-    const strips = STRIP * Math.max(1, axes.length);
+    const strips = AXIS_STRIP * Math.max(1, axes.length);
     this.bar = !extent && words.length ? strips + BAR_AWAY : 0;
     this.widest = count ? textWidth(g, this.number(count - 1)) : 0;
     this.high = down ? this.widest + 5 : LINE - 1;
@@ -127,7 +127,7 @@ class DrawnRuler {
       let steps = 1;
       axes.forEach(([number, , size], row) => {
         steps *= size;
-        const top = line - STRIP * (axes.length - 1 - row);
+        const top = line - AXIS_STRIP * (axes.length - 1 - row);
         const fine = (length * side.scale) / steps < LEAST_STEP;
         const colour = fine
           ? () => axisColour(number, theme)
@@ -152,7 +152,7 @@ class DrawnRuler {
       });
       this.g.fillStyle = colour(step);
       const [first, last] = this.ruler.down ? [-ends[1], -ends[0]] : ends;
-      if (last > first) this.g.fillRect(first, line - STRIP - 1, last - first, STRIP);
+      if (last > first) this.g.fillRect(first, line - AXIS_STRIP - 1, last - first, AXIS_STRIP);
     }
   }
 
