@@ -106,7 +106,6 @@ CASES = (
     Case("nested", lambda x, w: {"y": [x @ w, x.sum()], "z": (w,)}, (X, W)),
 )
 QUICK = ("gradient", "attention", "scan", "bfloat16", "out specs", "nested")
-EXACT = ("integers", "truth values", "taken")
 
 
 def orders(device_ids: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Whatever happens to a worker, the kernel lives, the error is reported and the next compile works.
 
-`SHARDVIZ_FAULTS=100` injects that many; `python -m tests.bench --only faults` does so too.
+`SHARDVIZ_FAULTS=100` injects that many.
 """
 
 from __future__ import annotations
