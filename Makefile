@@ -35,7 +35,7 @@ PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test slow sentences programs check format bench images lessons docs wheel clean
+.PHONY: lab test long slow sentences programs check format bench images lessons docs wheel clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
@@ -46,12 +46,17 @@ PYTEST   := $(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell
 
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(PYTEST) tests shardviz notebooks
+	$(PYTEST) -m "not long" tests shardviz notebooks
 
-# The same, and which files and tests take the most time of the processor: `make slow TESTS=tests/layout`.
+# Tests that take long and seldom fail alone, and the appendices of the course; .ci/run runs them.
+long: $(COMPILERS)
+	@$(BIN)/python tests/browser/chromium.py
+	$(PYTEST) -m long tests notebooks
+
+# As `make test`, and which files and tests take the most time of the processor: `make slow TESTS=tests/layout`.
 TESTS    ?= tests shardviz notebooks
 slow: $(COMPILERS)
-	$(PYTEST) -p tests.processor_time $(TESTS)
+	$(PYTEST) -p tests.processor_time -m "not long" $(TESTS)
 
 # One example of every sentence that the tests come by, in tests/wording/sentences.md: to be read.
 sentences: $(COMPILERS)

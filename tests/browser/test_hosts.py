@@ -18,6 +18,7 @@ sv.explore()"""
 OPEN_MS, RUN_MS = 120_000, 180_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", [NOTEBOOK, MARIMO])
 def test_an_edit_a_mistake_and_a_run(browser: Browser, tmp_path: Path, host: str):
     with served(host, [CELL], tmp_path / host) as url:

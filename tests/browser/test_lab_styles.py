@@ -49,8 +49,7 @@ def compared(page: Page) -> None:
     expect(strip.locator(".sv-good, .sv-warn").first).to_contain_text("▾")
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
-@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize(("theme", "width"), [(LIGHT, NARROW), (DARK, WIDE)])
 def test_compare_is_legible_and_nothing_is_restyled(lab, theme, width):
     page = lab.open([OPEN], theme=theme, shared=True, width=width, height=1000)
     compared(page)

@@ -8,6 +8,7 @@ import re
 import time
 
 import numpy as np
+import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
@@ -114,6 +115,7 @@ END = """async () => {
 }"""
 
 
+@pytest.mark.long
 def test_a_reloaded_page_is_as_it_was_and_a_notebook_opened_again_shows_the_picture(
     lab, complaints
 ):
@@ -168,6 +170,7 @@ def pixels(page: Page) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(shot)).convert("L"), dtype=np.int64)
 
 
+@pytest.mark.long
 def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     page = lab.open([PLACED], shared=True, width=1400, height=1400)
     open_tab(page, "Collectives")

@@ -59,8 +59,10 @@ def data_parallel(name):
     return microbatches, (array(on, (64, 64)), array(on, (256, 64), "data"))
 
 
-@pytest.mark.parametrize("name", ["adam", "autoencoder", "microbatches"])
-@pytest.mark.parametrize("target", ["cpu:8", "tpu:v5e:2x4"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("adam", "cpu:8"), ("autoencoder", "cpu:8"), ("microbatches", "tpu:v5e:2x4")],
+)
 def test_a_batch_stays_split(name, target, eight_devices):
     fn, arguments = data_parallel(name)
     report = sv.compile(fn, *arguments, target=target)

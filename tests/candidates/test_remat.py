@@ -136,6 +136,7 @@ def train_step(policy=None):
     return step, (params, optimizer.init(params), tokens)
 
 
+@pytest.mark.long
 def test_a_scanned_transformer_needs_what_checkpoint_needs():
     step, args = train_step()
     leaves = jax.tree.leaves(args)

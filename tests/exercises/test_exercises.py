@@ -108,6 +108,7 @@ def literals(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_no_lesson_holds_an_answer():
     # Exercises with axes, names or sizes of their own; an argument's name is in any program.
     own = [n for n in NAMES if n != "compiler/origin"]

@@ -94,9 +94,13 @@ FAULTS = {
     "stopped, and another gives up": (stop_one_and_abort_the_other, 0, "was stopped"),
     "cancelled": (None, None, ""),
 }
+CASES = [
+    pytest.param(*case, id=name, marks=() if name == "killed" else pytest.mark.long)
+    for name, case in FAULTS.items()
+]
 
 
-@pytest.mark.parametrize(("fault", "rank", "words"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(("fault", "rank", "words"), CASES)
 def test_who_is_lost_in_a_run_is_named_and_all_are_ended(hosts, fault, rank, words):
     mesh = hosts.mesh(data=4)
     assert sv.run(sv.program(quick, X, mesh=mesh), target=hosts).ok

@@ -6,6 +6,8 @@ the version that the outputs are from: another compiler makes other numbers. Lef
 lesson does not store, pictures, which each matplotlib draws in its own way, how long something
 took, how much memory the machine has, and how far results are rounded, which differs from one
 processor to another.
+
+The cells of the appendices are marked `long`.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ def minor(text: str) -> str:
     return text.rpartition(".")[0]
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = minor(version("jax"))
     for item in items:
         if type(item).__name__ == "IPyNbCell":
+            if item.path.name.startswith("a"):  # an appendix
+                item.add_marker("long")
             made_with = item.parent.nb["metadata"].get(KEY, {}).get("made_with", {})
             if minor(made_with.get("jax", "")) == here:
                 _compare(item)

@@ -119,6 +119,7 @@ def train_step():
     return sv.program(step, ws, x, mesh="data=4")
 
 
+@pytest.mark.long
 def test_donation_and_remat_are_the_best_of_all_combinations():
     program, known = train_step(), []
     for policy in (None, *POLICIES):
@@ -180,6 +181,7 @@ def test_a_target_of_another_size_is_refused():
         sv.search(small(matmul), target="tpu:v5e:4x4")
 
 
+@pytest.mark.long
 def test_a_large_space_is_searched_from_several_starts():
     program = small(gradient, "data=2, model=2")
     found = sv.search(program, target=TARGET, seconds=15.0)

@@ -79,6 +79,8 @@ def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
         ("lab", "notebooks/01_see_a_sharding.ipynb"),
         ("test", "pytest --nbval-lax"),
         ("test", "-p tests.notebooks.compared"),
+        ("test", '-m "not long"'),
+        ("long", "-m long"),
         ("docs", "-m sphinx -W --keep-going"),
         ("wheel", "-m tests.packaging.installed dist"),
         ("check", "pyright"),

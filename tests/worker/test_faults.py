@@ -30,7 +30,13 @@ def _no_child_is_left():
     assert children() <= before
 
 
-@pytest.mark.parametrize(("seed", "name"), [*zip(range(COUNT), itertools.cycle(FAULTS))])
+SEEDS = [
+    pytest.param(seed, name, marks=() if seed < 2 else pytest.mark.long)
+    for seed, name in zip(range(COUNT), itertools.cycle(FAULTS), strict=False)
+]
+
+
+@pytest.mark.parametrize(("seed", "name"), SEEDS)
 def test_a_fault_ends_the_worker_and_nothing_else(seed, name, monkeypatch):
     inject(name, Faults(seed, monkeypatch))
 

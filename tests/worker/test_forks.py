@@ -104,6 +104,7 @@ def test_a_worker_that_was_killed_while_it_waited_is_replaced():
     pool.end()
 
 
+@pytest.mark.long
 def test_jupyter_restarts_and_ends_a_kernel_and_its_busy_worker():
     code = IDLE + BUSY
     with nothing_left() as left:

@@ -11,6 +11,7 @@ from tests.worker.random_programs import compare, random_program
 COUNT, FIRST = 14, 8  # among them two at which XLA and the passes of a plan abort
 
 
+@pytest.mark.long
 def test_no_kernel_ends_and_what_jax_compiles_is_compiled():
     found = compare(COUNT, FIRST)
     assert found["programs"] == COUNT
