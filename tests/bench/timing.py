@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,32 @@ def best(run: Callable[[], Any], seconds: float = 0.3, at_least: int = 5) -> flo
         run()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def each(
+    make: Callable[[int], Any], run: Callable[[Any], Any], count: int, batch: int = 1
+) -> float:
+    """The median over `count` batches of the mean seconds of `run` on new values.
+
+    The time of `make` is not counted. So no cache of results helps `run`, though its modules are
+    imported. Python's garbage collector stays on, as in a notebook, so its time counts.
+    """
+    means = []
+    for number in range(count):
+        values = [make(number * batch + i) for i in range(batch)]
+        start = time.perf_counter()
+        for value in values:
+            run(value)
+        means.append((time.perf_counter() - start) / batch)
+    return statistics.median(means)
+
+
+def side_by_side(
+    ours: Callable[[], float], theirs: Callable[[], float], rounds: int = 5
+) -> tuple[float, float]:
+    """Both times, of the round with the median ratio: other load slows both alike."""
+    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    return sorted(pairs, key=lambda p: p[1] / p[0])[len(pairs) // 2]
 
 
 def text(seconds: float) -> str:
