@@ -178,20 +178,19 @@ class StepCost(NamedTuple):
     """A plan's communication and memory on each device.
 
     Attributes:
-        collectives: number of collectives.
-        moved: bytes of all collectives, over all iterations of loops of known length.
+        sent: bytes that all collectives send, over all iterations of loops of known
+            length.
         alive: the most bytes of values that are alive at the same time.
     """
 
-    collectives: int
-    moved: int
+    sent: int
     alive: int
 
 
 def step_cost(plan: Plan) -> StepCost:
     """Returns a program's communication and memory, from its plan."""
-    moved = sum(collective.bytes_in_all for collective in plan.collectives)
-    return StepCost(len(plan.collectives), moved, most_alive(plan))
+    sent = sum(collective.sent_in_all for collective in plan.collectives)
+    return StepCost(sent, most_alive(plan))
 
 
 def most_alive(plan: Plan) -> int:

@@ -128,7 +128,7 @@ def test_the_bars_are_the_parts_of_the_roofline_and_open_their_operations(page, 
 def test_without_rates_one_line_says_what_to_choose(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     head = page.get_by_role("group", name="Least time")
-    expect(head).to_contain_text("Choose a chip under Runs on")
+    expect(head).to_contain_text("Choose a chip under Target")
     assert head.locator(".sv-hbar").count() == 0
     assert head.bounding_box()["height"] < 30
 

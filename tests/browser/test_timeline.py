@@ -139,7 +139,7 @@ def test_ten_thousand_operations_are_painted_within_a_frame(page):
 
 def test_without_a_chip_two_that_fit_are_offered(page):
     opened(page, data_of(layers(1, MESH), "cpu:16"))
-    expect(page.locator(".sv-timeline")).to_contain_text("choose one under Runs on")
+    expect(page.locator(".sv-timeline")).to_contain_text("choose one under Target")
     page.get_by_role("button", name="tpu:v5e:4x4").click()
     assert page.evaluate("calls") == ["tpu:v5e:4x4"]
 

@@ -380,7 +380,7 @@ def test_an_array_that_fails_may_be_left_unsplit():
     *splits, last = sv.remedies(found, "split")
     assert [remedy.leaves_unsplit for remedy in splits] == [False] * len(splits)
     assert (last.leaves_unsplit, last.action.new) == (True, WORDS[0].__class__("mlp", ()))
-    assert last.edit == "Leave it unsplit: give rule 1 (mlp → model) None in place of 'model'"
+    assert last.edit == "Leave it unsplit: in rule 1 (mlp), write None instead of 'model'"
     (only,) = sv.remedies(found, "split 0")
     assert only.leaves_unsplit
     assert sv.remedies(found, "split 1")[-1].leaves_unsplit is False

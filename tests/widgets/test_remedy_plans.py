@@ -53,11 +53,25 @@ def test_each_remedy_shows_what_the_step_then_sends_and_keeps():
         other.session.edit("remedy", (0, made.panel(RulesPanel).shown.remedies.edits[number]))
         after = step_cost(sv.plan(other.session.program))
         assert remedy["step"]["text"] == remedy_step(before, after)
-        worse = after.moved > before.moved or after.alive > before.alive
+        worse = after.sent > before.sent or after.alive > before.alive
         assert remedy["step"]["worse"] == worse
         other.close()
     # Stored bytes fall, and the step sends more: both are said.
     assert any(remedy["saves"] and remedy["step"]["worse"] for remedy in remedies)
+    made.close()
+
+
+def test_what_was_applied_is_said_of_its_array_alone():
+    made = opened()
+    made._receive(
+        None, {"seq": 2, "client": "a", "intents": [{"kind": "apply", "value": "0:0 0"}]}, []
+    )
+    assert made.cell["done"].startswith("Done: w is now P(")
+    for cell, says in (("0:1", True), ("1:0", False), ("0:0", True)):
+        made._receive(
+            None, {"seq": 3, "client": "a", "intents": [{"kind": "cell", "value": cell}]}, []
+        )
+        assert ("done" in made.cell) is says
     made.close()
 
 

@@ -78,7 +78,7 @@ def test_the_rule_that_decides_wins_the_cascade_unless_the_array_has_its_own_spe
 #: model=2, one=1: its state, whether that is red or amber, and the kind of each verdict.
 VERDICTS = {
     "splits": ("a -> data", "linen", "split", "", [Outcome.APPLIED]),
-    "keeps whole": ("a -> None", "linen", "kept whole", "", [Outcome.UNSPLIT]),
+    "leaves unsplit": ("a -> None", "linen", "kept whole", "", [Outcome.UNSPLIT]),
     "size 1": ("a -> one", "linen", "size 1", "", [Outcome.SIZE_ONE]),
     "several axes": ("a -> (data, model, one)\nb -> data", "linen", "split", "", [Outcome.APPLIED]),
     "no such axis": ("a -> modl", "linen", "axis missing", "fails", [Outcome.MISSING_AXIS]),

@@ -28,7 +28,7 @@ def view(plan=None, target: str = V5E, mesh=MESH, **results):
 
 def test_without_rates_it_says_where_to_choose_them():
     found = view(layers(2, MESH), "cpu:16")
-    assert found["words"] == "Least times need a chip: choose one under Runs on."
+    assert found["words"] == "Least times need a chip: choose one under Target."
     assert found["examples"] == [V5E, "tpu:v5p:2x2x4"]
     assert all(topology_of(target).size == 16 for target in found["examples"])
     assert examples(17) == []

@@ -104,5 +104,5 @@ def _step_view(before: Plan, after: Plan) -> JsonDict:
     if after.error is not None:
         return {"text": wording.remedy_refused(after.error.message), "worse": True}
     old, new = step_cost(before), step_cost(after)
-    worse = new.moved > old.moved or new.alive > old.alive
+    worse = new.sent > old.sent or new.alive > old.alive
     return {"text": remedy_step(old, new), "worse": worse}

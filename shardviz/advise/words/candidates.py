@@ -217,20 +217,12 @@ def untried(value: Changes) -> str:
 def remedy_step(before: StepCost, after: StepCost) -> str:
     """Compares the planned communication and memory before and after a remedy.
 
-    >>> remedy_step(StepCost(19, 1 << 20, 3 << 30), StepCost(93, 2 << 20, 3 << 30))
-    'The step by its plan: 19 → 93 collectives of 1 MiB → 2 MiB, up to 3 GiB alive at once.'
+    >>> remedy_step(StepCost(1 << 20, 3 << 30), StepCost(2 << 20, 3 << 30))
+    'by its plan, the step sends 1 MiB → 2 MiB and needs up to 3 GiB'
     """
-    calls = _from_to(f"{before.collectives:,}", f"{after.collectives:,}")
-    moved = _from_to(bytes_text(before.moved), bytes_text(after.moved))
-    alive = _from_to(bytes_text(before.alive), bytes_text(after.alive))
-    noun = by_count(after.collectives, "collective", "collectives")
-    return (
-        f"The step by its plan: {calls} {noun} of {moved}, up to {alive} alive at once."
-    )
-
-
-def _from_to(before: str, after: str) -> str:
-    return after if before == after else f"{before} → {after}"
+    sends = _pair("sends", bytes_text(before.sent), bytes_text(after.sent))
+    needs = _pair("needs up to", bytes_text(before.alive), bytes_text(after.alive))
+    return f"by its plan, the step {sends} and {needs}"
 
 
 SENTENCES = {

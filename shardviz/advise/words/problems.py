@@ -75,11 +75,11 @@ def unmatched_names(fact: UnmatchedNames) -> str:
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> unmatched_names(UnmatchedNames(("head_dim",), ArrayPlace("w")))
-    "No rule knows 'head_dim': its dimensions are kept whole."
+    "No rule knows 'head_dim': its dimensions are left unsplit."
     """
     names = fact.names
     whose = by_count(len(names), "its", "their")
-    return f"No rule knows {listed(names, 'or')}: {whose} dimensions are kept whole."
+    return f"No rule knows {listed(names, 'or')}: {whose} dimensions are left unsplit."
 
 
 def replicated(fact: Replicated) -> str:

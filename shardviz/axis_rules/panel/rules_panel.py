@@ -47,8 +47,8 @@ class RulesPanel(Panel):
         self.shown = _ShownRemedies()
         # The array that was selected when the dimension was chosen.
         self._selected = page.session.now.selected
-        # The revision after the last applied remedy, and a sentence about the remedy.
-        self._applied = (-1, "")
+        # The revision after the last applied remedy, its array, and a sentence about it.
+        self._applied = (-1, -1, "")
         self._remedy_plans = RemedyPlans(lambda: page.refresh(self))
 
     def intents(self) -> Mapping[str, Handler]:
@@ -60,12 +60,12 @@ class RulesPanel(Panel):
     def refresh(self) -> None:
         self._keep_cell()
         document = self.page.session.now
-        applied_revision, sentence = self._applied
+        revision, array, sentence = self._applied
         remedies, steps = None, []
         # Remedies are only valid for the revision that they were searched for.
         if (self.shown.revision, self.shown.cell) == (document.revision, self.cell):
             remedies, steps = self.shown.remedies, self._remedy_plans.steps
-        if applied_revision != document.revision:
+        if (revision, array) != (document.revision, Cell.parse(self.cell).array):
             sentence = ""
         self.page.show(
             rule_use=rule_rows(self.page.session),
@@ -113,4 +113,4 @@ class RulesPanel(Panel):
         sentence = cascade.applied(remedy, session.arrays[array].name, memory)
         session.edit("remedy", (array, remedy))
         if session.now.revision != shown.revision:
-            self._applied = (session.now.revision, sentence)
+            self._applied = (session.now.revision, array, sentence)

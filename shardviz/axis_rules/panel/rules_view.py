@@ -299,7 +299,11 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
         remedies = (*remedies[:-1], search[-1])
     for remedy in remedies:
         saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
-        view = {"edit": remedy.edit, "spec": str(remedy.spec), "saves": saves}
+        view = {
+            "edit": wording.remedy_edit(remedy),
+            "spec": str(remedy.spec),
+            "saves": saves,
+        }
         view["memory"] = wording.remedy_memory(remedy, row)
         views.append({**view, "others": wording.remedy_others(remedy)})
     return CellRemedies(remedies, tuple(views), search.reason or "")

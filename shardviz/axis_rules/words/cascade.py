@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from shardviz.axis_rules.remedies import Remedy
+from shardviz.axis_rules.remedies import Remedy, RetargetLine
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rule_uses import Idle, NoSuchName
@@ -29,6 +29,7 @@ from shardviz.axis_rules.verdicts import (
     Unsplit,
     Verdict,
 )
+from shardviz.axis_rules.words.remedies import new_target
 from shardviz.base.format import (
     by_count,
     bytes_text,
@@ -55,7 +56,7 @@ STATES = {
     "no name": "no name",
     "no rule": "no rule",
     "axis taken": "axis in use",
-    "kept whole": "kept whole",
+    "kept whole": "left unsplit",
     "not split": "not split",
     "unknown": "not known",
 }
@@ -190,7 +191,7 @@ def _wins(fact: Verdict, resolution: Resolution) -> str:
         case Applied(line=Rule(free=True)):
             return "wins and leaves it to the compiler."
         case Unsplit():
-            return "wins and keeps it whole."
+            return "wins and leaves it unsplit."
     if resolution.problems:
         return f"{wants}, but the array fails in another dimension."
     return "decides."
@@ -258,7 +259,7 @@ def verdict(fact: Verdict, resolution: Resolution) -> str:
         case Applied(line=Rule(free=True)):
             return "leaves it to the compiler"
         case Unsplit():
-            return "keeps it whole"
+            return "leaves it unsplit"
         case Applied(mesh=MeshSpec() as mesh):
             return f"splits {math.prod(mesh.shape[a] for a in fact.axes):,} ways"
         case Applied():
@@ -321,6 +322,23 @@ PATHS_NOT_EDITABLE = (
 )
 
 
+def remedy_edit(remedy: Remedy) -> str:
+    """Formats a remedy's edit; rules are listed above it, so their numbers are enough.
+
+    >>> from shardviz.axis_rules.rules import Rules
+    >>> old, new = Rule("embed", ()), Rule("embed", ("data",))
+    >>> edit = RetargetLine((old,), 0, new)
+    >>> remedy_edit(Remedy(edit, Rules((new,)), ("embed",), Spec.parse("data")))
+    "Rule 1: split over 'data' instead of None"
+    """
+    match remedy.action:
+        case RetargetLine(table, index, Rule() as new) if new.axes:
+            old = table[index]
+            assert isinstance(old, Rule)
+            return f"Rule {index + 1}: {new_target(old, new)}"
+    return remedy.edit
+
+
 def remedy_memory(remedy: Remedy, row: Request) -> str:
     """Formats a remedy's effect on the memory of each device."""
     saved = remedy.bytes_saved
@@ -336,7 +354,7 @@ def remedy_memory(remedy: Remedy, row: Request) -> str:
     return f"{sign}{bytes_text(abs(saved))} stored per device"
 
 
-PLANNING = "The step is being planned with this change."
+PLANNING = "planning the step …"
 
 
 def remedy_refused(message: str) -> str:

@@ -115,15 +115,23 @@ def _name_dimension(fact: NameDimension) -> str:
 
 
 def _retarget(fact: RetargetLine) -> str:
-    line, old, new = _numbered(fact.table, fact.index), fact.table[fact.index], fact.new
+    old, new = fact.table[fact.index], fact.new
     if isinstance(new, PathRule):
-        return f"Give {line} the spec {new.spec}"
-    target = new.target
-    if new.axes:
-        noun = by_count(len(new.axes), "axis", "axes")
-        target = f"the {noun} {listed(new.axes)}"
+        return f"Give {_numbered(fact.table, fact.index)} the spec {new.spec}"
     assert isinstance(old, Rule)
-    return f"Give {line} {target} in place of {listed(old.axes) or old.target}"
+    return f"In rule {fact.index + 1} ({old.logical}), {new_target(old, new)}"
+
+
+def new_target(old: Rule, new: Rule) -> str:
+    """Formats the change of a rule's mesh axes, as an instruction.
+
+    >>> new_target(Rule("embed", ()), Rule("embed", ("data",)))
+    "split over 'data' instead of None"
+    """
+    verb, target = (
+        ("split over", listed(new.axes)) if new.axes else ("write", new.target)
+    )
+    return f"{verb} {target} instead of {listed(old.axes) or old.target}"
 
 
 def _position(table: tuple[Line, ...], place: int, side: str) -> str:

@@ -98,7 +98,7 @@ def _view_of(request: TimelineRequest) -> JsonDict:
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
     >>> view = _view_of(nothing)
     >>> view["words"], view["examples"][0]
-    ('Least times need a chip: choose one under Runs on.', 'tpu:v5e:2x4')
+    ('Least times need a chip: choose one under Target.', 'tpu:v5e:2x4')
     """
     results, placement = request.results, request.placement
     plan = results.plan

@@ -192,7 +192,7 @@ NO_CAUSE = "The compiler names no cause."
 
 #: The parts of a roofline in the order of their bars, and the words for them.
 PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
-NO_CHIP = "Choose a chip under Runs on to see its least times."
+NO_CHIP = "Choose a chip under Target to see its least times."
 BY_PLAN = "Lower bounds by the plan; the compiled program is not known."
 NO_COST = "The compiler counted no operations, so there are no least times."
 

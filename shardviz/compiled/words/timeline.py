@@ -8,7 +8,7 @@ from shardviz.compiled.words.roofline import NOTES, time_text
 
 WHAT = "A lower bound from published rates, not a measurement."
 NOT_YET = "Least times are being added up…"
-NO_CHIP = "Least times need a chip: choose one under Runs on."
+NO_CHIP = "Least times need a chip: choose one under Target."
 NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
 NOTHING = "Nothing in this program must use memory or links."
 #: The names of the two schedules, each with an explanation.

@@ -179,11 +179,9 @@ export class Cascade {
 
   /** @param {TableLine[]} rules @param {string} name @param {boolean} some whether other rules name it */
   showOthers(rules, name, some) {
-    const idle = rules.filter((line) => line.idle).length;
     const count = `${rules.length} ${some ? "other " : ""}rule${rules.length === 1 ? "" : "s"}`;
     const verb = rules.length === 1 ? "does" : "do";
-    const idleWords = idle ? `; ${idle} of them decide${idle === 1 ? "s" : ""} nothing here` : "";
-    this.foldWords = `${count} ${verb} not name ${name}${idleWords}`;
+    this.foldWords = `${count} ${verb} not name ${name}`;
     this.fold.hidden = !rules.length || !name || name.startsWith("dimension ");
     const rows = rules.map(({ rule, text, idle = "" }) => {
       const ruleNode = h("span", { class: "sv-mono sv-cut", text, title: text });
@@ -221,10 +219,10 @@ export class Cascade {
     const words = h("span", { title: edit }, ...tagged(edit, this.axes));
     const bytes = h("b", { class: saves ? "sv-good" : "sv-muted", text: memory });
     const result = h("span", { class: "sv-mono", text: spec });
-    const look = { class: "sv-muted sv-cut", title: `${spec} · ${others}` };
+    const plan = step && h("span", { class: step.worse ? "sv-warn" : "", text: step.text });
+    const numbers = h("span", null, bytes, plan ? " · " : "", plan);
+    const look = { class: "sv-muted", title: `${spec} · ${others}` };
     const details = h("span", look, result, ` ${others}`);
-    const tone = step?.worse ? "sv-warn" : "sv-muted";
-    const plan = step ? h("span", { class: `sv-remedystep ${tone}`, text: step.text }) : null;
-    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, details, plan);
+    return h("div", { class: "sv-remedy", role: "listitem" }, words, act, numbers, details);
   }
 }

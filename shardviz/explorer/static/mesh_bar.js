@@ -34,7 +34,7 @@ export class MeshBar {
     this.axes = h("div", { class: "sv-axes" }, this.mesh.node, add);
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Axis types");
-    this.target = new Choice("Target", (v) => this.pickTarget(v), "Runs on");
+    this.target = new Choice("Target", (v) => this.pickTarget(v), "Target");
     const placeholder = "tpu:v5e:4x4";
     this.typed = new Field("Target by name", (t) => edit("target", t), { placeholder });
     this.typed.input.style.width = "11em";
