@@ -17,6 +17,7 @@ from shardviz.hardware.interconnect import groups_over
 from shardviz.hardware.topology import Topology
 from shardviz.move.movement import shift
 
+LONG = pytest.mark.long
 SETS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 SMALL = ("tpu:v5e:2x2", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "gpu:h100:2x4", "tpu:7x:2x2x1")
 LARGE = (
@@ -100,7 +101,9 @@ def random_case(rng, texts, permutes):
     return text, topology, mesh, collectives
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize(
+    "seed", [*range(60), *(pytest.param(s, marks=LONG) for s in range(60, 200))]
+)
 def test_equals_brute_force_over_all_assignments(seed):
     rng = np.random.default_rng(seed)
     text, topology, mesh, collectives = random_case(rng, LARGE, permutes=False)
@@ -126,7 +129,7 @@ def test_equals_brute_force_over_all_assignments(seed):
     assert sorted(found.mesh.device_ids.flat) == sorted(topology.device_ids)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(s, marks=LONG) for s in range(3, 12))])
 def test_no_permutation_of_a_few_chips_is_better(seed):
     rng = np.random.default_rng(seed)
     _, topology, mesh, collectives = random_case(rng, SMALL, permutes=seed % 2)

@@ -13,6 +13,7 @@ import pytest
 from tests.stages import nested, programs, random_programs
 from tests.stages.propagated import CONSTANT, UNREAD, compare
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 
