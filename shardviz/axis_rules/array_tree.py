@@ -192,7 +192,7 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
 
 
 def _gives_way(spec: Spec, mesh: object, named: bool) -> bool:
-    """Whether names replace the array's own sharding, because it splits nothing."""
+    """Whether names replace the array's own sharding, which splits no dimension."""
     # Under a mesh, `jax.eval_shape` adds such a sharding to arrays with names; the user
     # did not choose it.
     if not named or spec.axes or spec.unreduced:
@@ -210,7 +210,7 @@ def _asked(names: Names, name: str, value: Any) -> Any:
             f"names({shown(name)}, …) is to return names such as 'embed mlp', a"
             f" PartitionSpec or None; got {shown(answer)}."
         )
-    # The entries of a PartitionSpec are mesh axes, never names for rules.
+    # A PartitionSpec contains mesh axes, never logical names.
     if is_partition_spec(answer) and isinstance(axes, tuple):
         return Spec.of(*axes)
     return axes

@@ -129,7 +129,7 @@ def _dimensions(first: Request, second: Request) -> Iterator[int | None]:
         yield None
         return
     for d in range(len(first_names.names)):
-        # A dimension can also differ because only one spec leaves it to the compiler.
+        # Dimensions with equal axes differ if only one of them is unconstrained.
         free = (d in first_names.spec.unconstrained) != (
             d in second_names.spec.unconstrained
         )

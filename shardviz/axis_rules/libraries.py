@@ -77,7 +77,7 @@ _LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: object) -> LeafMetadata | None:
-    """Unwraps an array and its metadata; returns None if `value` is no wrapper.
+    """Unwraps an array and its metadata; returns None if `value` is not a wrapper.
 
     A wrapper is a linen `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
     haliax or penzai `NamedArray`, a penzai parameter, or a Keras variable.

@@ -72,7 +72,7 @@ class LosesAxes(Idle):
 
 @dataclass(frozen=True)
 class OwnSpecs(Idle):
-    """Every array with this name or path has a different own spec, or is unresolved."""
+    """Every array with this name or path has its own spec, or can't be resolved."""
 
     code = "own specs"
 

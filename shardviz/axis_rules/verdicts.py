@@ -50,7 +50,7 @@ class Outcome(enum.Enum):
     INVALID = "no regular expression"
 
 
-#: Outcomes of a rule that decides but makes the array impossible to lay out.
+#: Outcomes of a rule that decides on a split that the array or mesh cannot have.
 BROKEN = (
     Outcome.WRONG_RANK,
     Outcome.INDIVISIBLE,

@@ -443,7 +443,7 @@ class _Matcher:
     def _kind(self, m: Match) -> str:
         """How the collectives of a match changed: combined, split, or otherwise."""
         old, new = self.collectives(m)
-        # Count sums that are added together once, because one sum replaces them.
+        # If sums are added together, one sum can replace them, so count them as one.
         once: dict[Hashable, int] = {}
         for i in m.before:
             once.setdefault(_added_together(self.all_before[i]) or i, i)

@@ -35,12 +35,12 @@ class Words:
 
 
 def sentence(fact: object) -> str:
-    """Returns a fact's sentence, or its repr during shardviz's import."""
+    """Returns a fact's sentence; its repr while shardviz is being imported."""
     return (Words.sentence or repr)(fact)
 
 
 def explanation(value: object) -> str:
-    """Explains a value in several lines; its repr during shardviz's import."""
+    """Explains a value in several lines; its repr while shardviz is being imported."""
     return (Words.explanation or repr)(value)
 
 

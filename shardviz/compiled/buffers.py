@@ -300,7 +300,7 @@ class _Owners:
     def _places(
         self, value: _Value, source: InstructionSource
     ) -> tuple[tuple[str, str], ...]:
-        """Returns the operations and lines that a plan may have for a value."""
+        """Returns the (operation, source line) pairs that a value may have in a plan."""
         maker = value.maker
         inside = _written(maker) or _root(maker, value.index)
         operand = inside

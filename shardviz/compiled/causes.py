@@ -218,7 +218,7 @@ class Causes:
     ) -> InstructionSource:
         """Returns the operation and line that a collective belongs to.
 
-        If the compiler records none, we use the nearest operation that has them. For a
+        If the compiler records neither, we use those of the nearest operation. For a
         sum, we first try the operation that computed the operand; for other kinds, the
         operation that reads the result.
         """

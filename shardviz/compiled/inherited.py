@@ -130,7 +130,7 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
             members: list[Member] = []
             for c, size in zip(chosen, sizes, strict=True):
                 share = new.bytes_per_device * size // total
-                # A shape that covers all iterations is unknown.
+                # `c.shape` is the shape of one iteration, not of all iterations.
                 shape = c.shape if size == amount(c) else ""
                 members.append(_as_member(c, share, shape))
             return tuple(members)

@@ -116,7 +116,8 @@ class _Values:
         """Records which value an update writes into which array."""
         name, stacked = update.operands[1], ""
         slice_ = self.plan.by_name.get(name)
-        # Arrays that are updated in other ways, such as caches, keep their own name.
+        # Only updates of one row stack values. Other arrays, such as caches, keep their
+        # own name.
         if slice_ is not None and slice_.shape != (1, *update.shape[1:]):
             stacked = update.name
         while (slice_ := self.plan.by_name.get(name)) is not None:
@@ -336,7 +337,7 @@ def _reshaped(shard: list[int], dims: list[int]) -> bool:
     return math.prod(shard) == math.prod(dims)
 
 
-# How a shard may fill a buffer, likeliest first.
+# Tests whether a shard's dimensions fit those of a buffer, likeliest first.
 _FITS: tuple[Callable[[list[int], list[int]], bool], ...] = (
     _in_order, _transposed, _reshaped,
 )  # fmt: skip

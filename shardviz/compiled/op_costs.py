@@ -86,7 +86,7 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
 
     Matrix products and convolutions count two operations per product; other operations
     count one per element of their result. As in XLA, only the costliest branch of a
-    condition counts.
+    conditional counts.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.partition_spec import Spec
@@ -123,7 +123,7 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
 def in_costliest_branch(
     paths: Sequence[Sequence[str]], weights: Sequence[float]
 ) -> list[bool]:
-    """Marks items outside conditions, and items in the costliest branch of a condition.
+    """Marks items outside conditionals, and those in a conditional's costliest branch.
 
     Args:
         paths: the scopes around each item, as JAX names them.
@@ -137,7 +137,7 @@ def in_costliest_branch(
     totals: dict[tuple[str, ...], dict[str, float]] = {}
     for branch, weight in zip(branches, weights, strict=True):
         if branch is not None:
-            # Two conditions in one scope count as one, so the total is never too high.
+            # Two conditionals in one scope count as one, so the total is never too high.
             by_branch = totals.setdefault(branch[0], {})
             by_branch[branch[1]] = by_branch.get(branch[1], 0.0) + weight
     costliest: dict[tuple[str, ...], str] = {}
@@ -147,7 +147,7 @@ def in_costliest_branch(
 
 
 def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
-    """Returns the scopes around the outermost condition and the branch; else None."""
+    """Returns the scopes around the outermost conditional, and its branch; else None."""
     for at, scope in enumerate(path):
         if _BRANCH.fullmatch(scope):
             return tuple(path[:at]), scope

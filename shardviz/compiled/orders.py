@@ -121,7 +121,8 @@ class _Send:
     def cost(self, rows: np.ndarray) -> tuple[float, int]:
         """Returns seconds (infinite if a rate is unpublished) and the most hops."""
         groups = rows.reshape(-1)[self.groups]
-        # In a block of the torus, the order of a group's devices doesn't matter.
+        # Without ordered axes, each group fills a block of the torus. The order of the
+        # devices in the group then doesn't affect its cost.
         key = _sorted(groups, not self.ordered).tobytes()
         if key not in self.costs:
             links = route(self.topology, groups, self.collective.kind)

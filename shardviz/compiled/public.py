@@ -129,7 +129,7 @@ def with_operation_times(report: Report, planned: Plan | None) -> Report:
 def target_after_program(
     program: Program | UserFunction, arrays: tuple[PyTree, ...], target: TargetLike
 ) -> tuple[tuple[PyTree, ...], TargetLike]:
-    """Splits off the target if it is the only argument after a Program."""
+    """Splits off the target if a target is the only argument after a Program."""
     if isinstance(program, Program) and len(arrays) == 1 and target is None:
         return (), arrays[0]
     return arrays, target

@@ -227,7 +227,7 @@ class _Reader:
         one_array = KINDS[kind].tuple_is_one_array or len(reads) < 2
         if one_array or len(reads) != len(shapes):
             return ()
-        # A reduce-scatter's size is its operand's, which is `times` its result's.
+        # The size of a reduce-scatter is that of its operand, `times` that of its result.
         times = size // max(1, sum(shape.bytes for shape in shapes))
         members: list[Member] = []
         for number, (read, shape) in enumerate(zip(reads, shapes, strict=True)):

@@ -203,7 +203,7 @@ class Slices:
         return tuple(spread)
 
     def crossing(self, target: str) -> Groups:
-        """Parses the groups or pairs that a send between slices names.
+        """Parses the device groups or pairs of a send between slices.
 
         XLA uses one of three notations:
 
@@ -245,7 +245,7 @@ def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
     # libtpu numbers the devices of slice n from n * FIRST_ID.
     number = ids // FIRST_ID
     slices = [np.flatnonzero(number == n) for n in np.unique(number)]
-    # Either the ids don't show the slices, or the mesh has only part of a slice.
+    # The ids don't follow this numbering, or the mesh has only part of a slice.
     if {*map(len, slices)} != {size}:
         return None
     position_of = dict(zip(ids.tolist(), range(len(ids)), strict=True))

@@ -128,7 +128,7 @@ class Report(Displayed):
     notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
-    # Each is a ProcessReport, whose module imports this one.
+    # A tuple of ProcessReports; typed Any, because their module imports this one.
     processes: tuple[Any, ...] = ()
     of: Program | None = field(default=None, compare=False)
     on: Target | None = field(default=None, compare=False)

@@ -543,7 +543,7 @@ def _notes(
 
 
 def _notes_of_plan(rows: Sequence[Bound], plan: Plan | None) -> list[RooflineNote]:
-    """Returns notes on loops of unknown length and on conditions."""
+    """Returns notes on loops of unknown length and on conditionals."""
     notes = []
     if any(row.trips is None for row in rows):
         notes.append(_UNKNOWN_TRIPS)

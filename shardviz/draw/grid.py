@@ -401,7 +401,7 @@ def ticks(
             needed, ends, left = 13.0, 2 * TICK_SIZE, last + 8 + BAR
         else:
             top = 13.0 + BAR
-        # In narrow repetitions, not even the first and the last number may fit.
+        # In a narrow repetition, even the first and last number may not fit.
         if len(pitches) > 1 and min(pitches) < ends:
             continue
         keep = _kept(bounds, needed)

@@ -1,7 +1,7 @@
 """Pictures of arrays: the blocks of a layout with their devices, or only the shape.
 
-A page shows two dimensions. Other dimensions that are split are called steps: a page
-shows all of their blocks side by side, or one block per step, chosen by `at`.
+A page shows two dimensions. The other split dimensions are called steps. A page shows
+all blocks along the steps side by side, or one block of each step, chosen by `at`.
 """
 
 from __future__ import annotations

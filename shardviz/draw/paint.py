@@ -526,7 +526,7 @@ def printable(text: str, family: str = "sans") -> str:
 
 # Two dots per point, which looks sharp on common screens.
 DOTS_PER_INCH = 144.0
-# Maximum width or height. Agg rejects 65,536, and browsers already much less.
+# Maximum width or height. Agg rejects 65,536, and browsers reject smaller sizes.
 MOST_DOTS = 12_000
 # Painting takes time per pixel, and notebooks scale large pictures down anyway.
 MOST_PIXELS = 3_600_000

@@ -35,7 +35,7 @@ DEVICE_PUT = "place the arrays"
 
 
 def put_on_devices(*arrays: PyTree) -> tuple[PyTree, ...]:
-    """Returns the arrays unchanged, so that a program only places them on devices."""
+    """Returns the arrays unchanged: the function of a program that only places arrays."""
     return arrays
 
 
@@ -205,7 +205,7 @@ class Document:
         return replace(self, text={**self.text, **text}, errors=errors)
 
     def same_as(self, document: Document) -> bool:
-        """Whether both documents are equal, with programs compared by identity."""
+        """Whether two documents are equal; programs are compared by identity."""
         # Programs are immutable, and every edit of a program creates a new one.
         if self.program is not document.program:
             return False

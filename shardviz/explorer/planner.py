@@ -137,7 +137,7 @@ class StageResults:
         return self.report if current else None
 
     def shown(self) -> tuple[object, ...]:
-        """Returns a key that changes whenever the page shows other results."""
+        """Returns a key that changes whenever the page must show other results."""
         # Plans and reports are large, so they are compared by identity.
         numbers = self.plan_revision, self.report_revision, self.target, self.not_run
         return id(self.plan), id(self.report), *numbers
@@ -223,8 +223,8 @@ class Planner:
 
         Returns False after `timeout` seconds.
         """
-        # Wait twice: a job that ends may request a plan of the program, if that was
-        # edited meanwhile. A plan requests its compile before its thread ends.
+        # Wait twice: if the program was edited during a job, the job requests a new
+        # plan when it ends. A plan requests its compile before its thread ends.
         for _ in range(2):
             if not (self._plans.wait(timeout) and self._compiles.wait(timeout)):
                 return False

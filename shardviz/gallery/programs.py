@@ -1,7 +1,7 @@
-"""Well-known programs, and puzzles: programs with unexpected costs.
+"""Well-known programs, and puzzles (programs with unexpected costs).
 
 Each program has arrays, a suitable rule table, and a mesh. Students see the source of
-its function, and the Explorer pastes that source.
+its function, and the Explorer includes that source in the code that it generates.
 
 >>> get("MLP")
 Program(MLP: 3 arrays on data=4, model=2)
@@ -236,8 +236,9 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
 
     Args:
         name: one of `known_names()`.
-        mesh: replaces the program's own mesh if it has all axes of that mesh. A puzzle
-            always keeps its mesh, because its answer depends on it.
+        mesh: a mesh to use instead of the program's own; ignored if it lacks an axis
+            of the program's own mesh. A puzzle always keeps its own mesh, because its
+            answer depends on the mesh.
 
     Raises:
         ShardvizError: if no program or puzzle has this name.

@@ -377,7 +377,7 @@ def _add_exchange(links: LinkUse, subgroups: _Subgroups) -> None:
 def _blocks(
     torus: Torus, chips: np.ndarray
 ) -> Iterator[tuple[np.ndarray, tuple[int, ...] | None]]:
-    """Yields groups by block size, with the size; None if they fill no block."""
+    """Yields (groups, block size) pairs; the size is None if groups fill no block."""
     # [groups, members, axes], with coordinates sorted separately for each axis
     coords = np.sort(torus.coords[chips], axis=1)
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1

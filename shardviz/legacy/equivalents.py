@@ -54,7 +54,7 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
 
 
 def _neighbours(sizes: tuple[int, ...], mesh: MeshSpec) -> list[tuple[str, ...]]:
-    """Returns, for each size, the neighbouring mesh axes with that product.
+    """Returns, for each size, neighbouring mesh axes whose product is that size.
 
     Axes of size 1 split nothing and are omitted.
     """

@@ -50,7 +50,7 @@ class Parts(tuple, Displayed):
         counts = []
         for dim, part in enumerate(parts):
             count = check_size(part, f"Parts entry {dim}", SpecError)
-            # Every block is on a separate device.
+            # Each block needs its own device.
             if not 1 <= count <= MAX_DEVICES:
                 raise SpecError(
                     f"Entry {dim} of Parts is between 1, which does not split the"

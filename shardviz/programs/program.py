@@ -150,7 +150,7 @@ class Program(Displayed):
 def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     """Returns `mesh` with the axis types of `old`."""
     distinct_types = {*old.axis_types}
-    # With mixed types, only the user can choose the type of a new axis.
+    # Axes of mixed types have no common type to copy, so new axes are Auto.
     new_type = distinct_types.pop() if len(distinct_types) == 1 else "Auto"
     old_types = dict(zip(old.axis_names, old.axis_types, strict=True))
     types = tuple(old_types.get(name, new_type) for name in mesh.axis_names)

@@ -161,7 +161,7 @@ def targets() -> Targets:
     """
     with needed_by("sv.targets"):
         from shardviz.runs.backend import targets
-    # Until something imports this module, no processes can be joined.
+    # Only this module joins processes, so if it isn't imported, there are none.
     group = sys.modules.get("shardviz.runs.backend.hosts.group")
     running = []
     if group is not None:

@@ -139,7 +139,8 @@ class _Run:
             Points that differ only along axes of size 1 share their edits.
         compiled: edits -> bytes needed per device if the compiled program does not fit,
             else None.
-        skipped: edits of points that are not compiled because an equal point was.
+        skipped: edits of points that are not compiled, because a point with an equal
+            estimate was.
         results: edits -> candidate or refusal.
         before: the original's report; None until it is compiled.
     """

@@ -69,7 +69,7 @@ def typed_changes(
 
     try:
         form = form_with({})
-    # `form_with` traces the function with replicated arguments, which jax may refuse
+    # `form_with` traces the function with replicated arguments. jax may refuse those,
     # too.
     except Exception as raised:  # noqa: BLE001
         raise error or raised from None

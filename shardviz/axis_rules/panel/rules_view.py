@@ -59,7 +59,7 @@ def _row(use: RuleUse) -> JsonDict:
 
 # --- the rules for one dimension ------------------------------------------------------
 
-#: States of a dimension that are failures, and states that are losses.
+#: States of a dimension: those counted as failures, and those counted as losses.
 _FAILS = ("fails", "axis missing", "axis twice", "unknown")
 _LOSES = ("axis taken",)
 #: Ranks of how likely a dimension needs an edit.

@@ -266,8 +266,8 @@ def _sharding_tree(treedef: Any, leaves: Sequence[object]) -> PyTree:
 
 def is_pmapped(fn: object) -> bool:
     """True for a function returned by `jax.pmap`."""
-    # functools.wraps copies attributes, so they prove nothing. The globals of a
-    # function created by exec may lack `__name__`.
+    # A wrapper from functools.wraps has a copy of the attributes, so test the globals.
+    # The globals of a function created by exec may lack `__name__`.
     if not isinstance(fn, FunctionType):
         return False
     return fn.__globals__.get("__name__") == "jax._src.pmap"

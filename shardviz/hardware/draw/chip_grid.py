@@ -125,7 +125,7 @@ def _chip_size(topology: Topology) -> tuple[float, float, float]:
 
 
 def _plane(torus: Torus) -> ChipGrid:
-    """Places a slice of two axes as a grid, with a frame around every host."""
+    """Places the chips of a 2D slice in a grid, with a frame around every host."""
     topology = torus.topology
     width, height, gap = _chip_size(topology)
     # The margin has space for frames and for the lines of wraparound links.
@@ -281,7 +281,7 @@ def _stack(torus: Torus) -> _Stack:
 
 
 def _planes(torus: Torus) -> ChipGrid:
-    """Places a slice of three axes as stacked planes, the first at the bottom."""
+    """Places the chips of a 3D slice in stacked planes, the first plane at the bottom."""
     stack = _stack(torus)
     pitch = next(v for most, v in _PITCHES if math.prod(torus.shape) <= most)
     across, behind, up = stack.order

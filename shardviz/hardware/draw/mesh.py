@@ -243,7 +243,7 @@ def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:
 
 
 def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the mesh axes to show: those of size > 1, and sometimes one of size 1.
+    """Returns the mesh axes to show: all of size > 1, and one of size 1 if there is room.
 
     >>> shown_axes((1, 4, 1, 2)), shown_axes((1, 4)), shown_axes((64, 1)), shown_axes((1, 1, 1))
     ((1, 3), (0, 1), (0,), (2,))

@@ -66,7 +66,7 @@ def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
     shown = folds[:MOST_LINES]
     if full:
         shown = [Fold(((row.path,),), (row,)) for row in reshard.rows]
-    # A single array is already covered by the sentences.
+    # If there is only one array, the sentences above already describe it.
     if len(reshard.rows) > 1 and shown:
         lines += [wording.LARGEST_FIRST, *_table(shown).lines()]
     if len(reshard.rows) > 1 and shown and not full:

@@ -150,10 +150,10 @@ def _reshard_over_links(
     after: list[Layout | str],
     where: Topology,
 ) -> Reshard:
-    """Computes a reshard with a topology's hosts, and the least time on its links."""
+    """Computes a reshard on a topology's hosts, and its least time on the links."""
 
     def rows(ids: np.ndarray) -> np.ndarray:
-        """Returns the position of each device in the order of the topology."""
+        """Returns each device's position in the topology's order."""
         return device_rows(MeshSpec(("device",), (len(ids),), (), ids), where)
 
     def hosts(ids: np.ndarray) -> np.ndarray:

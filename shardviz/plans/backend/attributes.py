@@ -141,8 +141,8 @@ def source_location(location: str) -> SourceLocation:
     SourceLocation(op='jit(f)/dot', frames=(('a.py:3', 'f'), ('b.py:9', 'g')))
     """
     name = _NAME.search(location)
-    # A location without an operation name begins with a file, or with a callsite, which
-    # has the name of a function.
+    # A location without an operation name begins with a file or a callsite. The first
+    # name in a callsite is a function's.
     named = name is not None and not location.startswith("loc(callsite")
     frames: dict[Frame, None] = {}  # a dict, because jax repeats some in loops
     for match in _FRAME.finditer(location):

@@ -111,7 +111,7 @@ def with_uncertain(
 def _resplit_results(
     values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
 ) -> dict[str, tuple[str, ...]]:
-    """Operations whose operands XLA may move, not the result -> the moved axes."""
+    """Operations of which XLA may move operands instead of results -> moved axes."""
     axes: dict[str, tuple[str, ...]] = {}
     for c in collectives:
         cause = c.cause

@@ -27,8 +27,9 @@ class OperandMove(NamedTuple):
     Attributes:
         value: the operand.
         spec: the sharding of the operand.
-        gathered: the gathered axes of each dimension; None if the operand is moved by
-            the kind of collective that Shardy plans for the result.
+        gathered: for each dimension, the axes to all-gather. None if no all-gather is
+            needed, because the operand moves by the same kind of collective that Shardy
+            plans for the result.
     """
 
     value: ir.Value
@@ -41,7 +42,7 @@ def operands_moved_instead(
 ) -> tuple[OperandMove, ...]:
     """Returns the operands that XLA moves instead of the result that `op` moves.
 
-    `()` if XLA moves the result like Shardy, or if that is not known.
+    Returns `()` if XLA moves the result, as Shardy does, or if XLA's choice is unknown.
     """
     start = module.start(op)
     elementwise = defining_op(start)
@@ -85,7 +86,7 @@ def _spec(module: PlannedModule, value: ir.Value) -> Spec:
 
 
 def _gathered(before: Spec, after: Spec) -> tuple[tuple[str, ...], ...] | None:
-    """The axes to gather along each dimension; None if gathers do not suffice."""
+    """The axes to gather along each dimension; None if gathers are not enough."""
     gathered: list[tuple[str, ...]] = []
     for axes, axes_after in zip(
         before.dims, after.padded(len(before.dims)), strict=True

@@ -105,7 +105,7 @@ class PlannedModule:
         return self._read_ops[value_of(op.parent.operation, NUMBER)]
 
     def start(self, op: ir.Operation) -> Any:
-        """The value at the start of a chain of collectives, given any of these."""
+        """The value that a chain of collectives moves, given one of the collectives."""
         value = op.operands[0]
         while (reshard := defining_op(value)) is not None and reshard.name in RESHARDS:
             value = reshard.operands[0]
@@ -121,7 +121,7 @@ class PlannedModule:
         return chain[-1], reader
 
     def chain(self, op: ir.Operation) -> list[Any]:
-        """A chain of collectives: `op`, and those that move its result further."""
+        """A chain of collectives: `op`, and the collectives that move its result further."""
         chain = [op]
         while True:
             following = None

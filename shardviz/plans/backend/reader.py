@@ -146,7 +146,7 @@ class PlanReader(PlanBuilder):
         return ()
 
     def _in_calls(self, context: BlockContext, calls: tuple[Call, ...]) -> BlockContext:
-        """The context of operations from inlined calls, given that of the block."""
+        """The context of operations that were inlined into a block by these calls."""
         for call in calls[len(context.calls) :]:
             inside = self._in_call(context, call.number, call.location)
             context = replace(inside, calls=(*context.calls, call))

@@ -61,7 +61,8 @@ PASSES: Mapping[str, Use] = {
     "sdy-close-shardings": Use.RUN,
     "sdy-update-non-divisible-input-output-shardings": Use.RUN,
     "sdy-remove-sub-axes-in-input-output-shardings": Use.RUN,
-    # Not run, so that each remaining call keeps a copy of its function, with origins.
+    # Skipped, so that each remaining call keeps its own copy of the function, in
+    # which the origins are recorded.
     "sdy-unflatten-call-graph": Use.SKIP,
     "sdy-save-module": Use.SKIP,
     "sdy-verify-unreduced-axes": Use.AFTER,

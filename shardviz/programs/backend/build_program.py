@@ -359,8 +359,8 @@ class Results:
         bound = fn if isinstance(fn, BoundCall) else None
         leaves, tree = leaves_with_paths(result)
         filters = is_of(fn if bound is None else bound.fn, "equinox", "_JitWrapper")
-        # Leaves that aren't arrays are stored separately, unless the function is under
-        # a jit that returns them as arrays. equinox stores numbers separately, too.
+        # Store leaves that aren't arrays separately, unless a jit around the function
+        # converts them to arrays. equinox's jit leaves numbers unconverted, too.
         keeps_apart = filters or (bound is not None and not bound.compiles)
         non_arrays: dict[int, object] = {}
         used_names: set[str] = set()

@@ -500,7 +500,7 @@ def _arguments(
 
 
 def _shared(arguments: list[_Argument]) -> list[_Argument]:
-    """Counts a variable that several arguments share as an array only once.
+    """Counts a variable as one array, even if several arguments share it.
 
     nnx.jit also does this, for example for parameters shared by model and optimizer.
     """

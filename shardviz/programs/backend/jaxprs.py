@@ -138,7 +138,7 @@ def with_equations(jaxpr: AnyJaxprT, equations: list[JaxprEqn]) -> AnyJaxprT:
 
 
 def with_body(jaxpr: AnyJaxprT, body: Jaxpr) -> AnyJaxprT:
-    """Returns a copy of a jaxpr with another body; it keeps its constants."""
+    """Returns a copy of a jaxpr with another body and the same constants."""
     # In jax 0.10 a ClosedJaxpr holds a Jaxpr and constants; later it is one object.
     if hasattr(jaxpr, "jaxpr"):
         return cast("Any", jaxpr).replace(jaxpr=body)

@@ -88,7 +88,7 @@ def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
 
 
 def naming_operation(equation: JaxprEqn) -> str:
-    """Returns the operation that names a mesh, with its source line if known.
+    """Returns the name of an equation's primitive, with its source line if known.
 
     >>> import jax
     >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])

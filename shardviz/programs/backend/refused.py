@@ -233,7 +233,7 @@ def _refused_call(program: Program) -> tuple[dict[str, Any] | None, str]:
 
 
 def _arrays(types: Sequence[Any], specs: Sequence[Any]) -> tuple[ArraySpec, ...]:
-    """Returns the arguments of a `shard_map` as arrays of a program."""
+    """Converts the arguments of a `shard_map` to ArraySpecs with numbered names."""
     arrays = []
     for number, (struct, spec) in enumerate(zip(types, specs, strict=True)):
         array = ArraySpec(f"argument {number}", struct.shape, None, str(struct.dtype))

@@ -121,7 +121,7 @@ class Traced:
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     """Traces a program on a jax mesh, in the context of the user's own call.
 
-    A note is added if tracing needs a mesh in context, or static arguments (as in
+    Adds a note if tracing needs a mesh in context, or static arguments (as in
     `if train:`).
 
     Raises:
@@ -134,7 +134,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     check_devices(fn.fn if isinstance(fn, BoundCall) else fn, program.mesh)
     attempts: list[tuple[Any, tuple[str, ...]]] = [(fn, ())]
     if isinstance(fn, BoundCall):
-        # Try bools and ints first, so that other numbers stay arrays if possible.
+        # First make only bools and ints static, so that floats stay arrays if possible.
         for types in ((bool, int), (bool, int, float, complex)):
             fixed, names = fn.with_static_numbers(types)
             if names:
@@ -184,8 +184,8 @@ class _FailedWithoutMesh:
 
     Attributes:
         error: the exception.
-        asks_for_mesh: True if jax or a library asks for a mesh in context. Some errors
-            don't ask, such as those of operations that need Explicit axes.
+        asks_for_mesh: True if the error's message asks for a mesh in context. False for
+            example if an operation needs Explicit axes.
     """
 
     error: Exception

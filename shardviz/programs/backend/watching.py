@@ -172,7 +172,7 @@ _IDS = (3, 4, 5, 1, 2, 0)
 
 
 def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
-    """Watches calls with `sys.monitoring`, on Python 3.12+. Threads share a tool."""
+    """Watches calls with `sys.monitoring` (Python 3.12+); all threads share one tool."""
     try:
         with _lock:
             begun = _begin(watch)

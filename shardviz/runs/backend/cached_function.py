@@ -106,7 +106,7 @@ class CachedFunction:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Runs the executable for these arguments, after compiling it if needed."""
         try:
-            if self._settings is None:  # this jax hides which arguments are static
+            if self._settings is None:  # this jax version hides static arguments
                 raise Uncached("settings")
             names = self._names(len(args))
             call = split_call(names, args, kwargs, self._settings)

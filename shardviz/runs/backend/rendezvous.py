@@ -120,7 +120,7 @@ class Rendezvous:
         Raises:
             Disagreement: if another process failed meanwhile.
         """
-        # No time limit is needed: a process that fails reports it through the store.
+        # No time limit is needed: a failing process reports its error through the store.
         self._write(f"ready to {step}", "yes")
         self._all(f"ready to {step}", None)
 

@@ -11,9 +11,9 @@ from shardviz.base.errors import TargetError
 from shardviz.base.format import shown
 from shardviz.programs.backend.worker.xla_flags import xla_flags
 
-# A worker only gets the user's jax settings that affect XLA's compilation. The kernel
-# lowers the program with all settings. Other settings (a number of devices, a transfer
-# guard, a ban on compiling) would stop the worker.
+# Workers only get the jax settings that affect XLA's compilation, because the kernel
+# lowers the program. Other settings (a number of devices, a transfer guard, a ban on
+# compiling) would stop a worker.
 _KEPT = frozenset(
     {
         "JAX_DEFAULT_MATMUL_PRECISION",
@@ -29,7 +29,7 @@ _KEPT = frozenset(
         "JAX_USE_SHARDY_PARTITIONER",
     }
 )
-# Dumps of a worker go to separate folders.
+# A worker has its own device count, and dumps to its own folder.
 _NOT_PASSED = ("--xla_force_host_platform_device_count=", "--xla_dump_")
 # A worker sees only CPU devices, because attached devices belong to the kernel. jax's
 # disk cache is off, because a cached program isn't partitioned again and has no dump to

@@ -217,8 +217,8 @@ def join(joining: Joining) -> HostProcess:
         initialization_timeout=60,
         heartbeat_timeout_seconds=joining.heartbeat,
     )
-    # End on SIGTERM immediately. ipyparallel's handler would wait for a running
-    # program, then jax for the other processes, without a sign that this one is ending.
+    # End on SIGTERM immediately. Otherwise ipyparallel's handler would first wait for
+    # the running program, and then jax would wait for the other processes.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if joining.controller is not None:
         pids = (os.getppid(), joining.controller)

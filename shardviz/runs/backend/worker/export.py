@@ -414,7 +414,7 @@ mlir.register_lowering(
 
 
 def put_module(lowered: jax.stages.Lowered, module: LoweredModule) -> None:
-    """Replaces the module in jax's own `Lowered` of a `placeholder`."""
+    """Replaces the module in the `Lowered` that jax returned for a `placeholder`."""
     placeholder_module = kept_module(lowered)
     if not isinstance(placeholder_module, ir.Module):
         raise ProgramError(

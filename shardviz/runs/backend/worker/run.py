@@ -229,7 +229,7 @@ class InWorker(Elsewhere):
     def _compiled(self, answer: child.WorkerAnswer) -> Report:
         """Returns the report of the worker's compile, with a roofline if possible."""
         report, topology = answer.compiled, self.target.topology
-        assert report is not None  # an answer without this report has an error
+        assert report is not None  # without an error, there is a report
         if topology is None:
             return report
         return report.replace(roofline=roofline(report, topology, report.mesh))
