@@ -129,7 +129,7 @@ class Resolution(Displayed):
         verdict = deciding(
             index, rule, (rule.axes,), sizes, self.mesh, self.dialect, self.spec.axes
         )
-        # If dimensions are resolved independently, others may use the same axes.
+        # If dimensions are resolved independently, several may use the same axes.
         shared: list[Holder] = []
         for other_dim, axes in enumerate(self.spec.dims):
             if other_dim != dim and self.dialect.dimensions_apart:

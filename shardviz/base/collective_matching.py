@@ -299,7 +299,7 @@ class _Matcher:
     def pair(
         self, key: Key, fits: Callable[[Collective, Collective], bool], kind: str
     ) -> None:
-        """Matches pairs of collectives, in order, that have equal keys and fit."""
+        """Matches collectives in order, in pairs that have equal keys and satisfy `fits`."""
         pairing = pair(
             self.before,
             self.after,
@@ -323,7 +323,8 @@ class _Matcher:
             # If several collectives share this source line, their later steps cannot be
             # told apart.
             same_line = [d for d in self.before.values() if d.source == c.source]
-            # If all steps cross slices, they belong to several collectives.
+            # A single collective also has steps within slices. If all steps cross slices,
+            # they belong to several collectives.
             if 0 < across < len(steps) and len(same_line) == 1:
                 self.take("split", [i], steps)
 

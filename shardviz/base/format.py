@@ -461,7 +461,7 @@ def _nested_text(first: int, levels: list[tuple[int, int]]) -> str:
     *inner, (count, step) = levels
     if not inner:
         return _run_text(first, count, step)
-    # The first two repeats and the last show the step; three or fewer are all listed.
+    # List up to three repeats. Of more, the first two and the last show the step.
     repeats: Iterable[int] = (0, 1, count - 1)
     if count <= 3:
         repeats = range(count)

@@ -198,7 +198,7 @@ def _handed_on(part: Part) -> list[Part]:
     if instruction.opcode == "bitcast":
         return [(instruction.operands[0], index)]
     if instruction.opcode.endswith("-done"):
-        # An async done returns its start's result, or the first or second element.
+        # An async done returns its start's result, or an element of that result.
         return [(instruction.operands[0], place) for place in ((), (0,), (1,))]
     return []
 

@@ -300,13 +300,13 @@ def _same_type(buffer: Buffer, match: _Match) -> bool:
 
 
 def _same_devices(buffer: Buffer, match: _Match) -> bool:
-    """Whether devices differ only along axes that split the value."""
+    """Whether the buffer's data differs only along axes that split the value."""
     return not _beyond(buffer, match.spec)
 
 
 def _beyond(buffer: Buffer, spec: Spec) -> set[str]:
-    """Returns the axes along which devices may differ although they don't split the
-    value.
+    """Returns the axes along which the buffer's data may differ although they don't
+    split the value.
     """
     return {*(buffer.differs or ())} - set(map(parent_axis, spec.axes))
 

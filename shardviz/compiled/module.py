@@ -132,7 +132,7 @@ class Instruction:
         if opcode != "async-start":
             return self.operands[0].wrapped
         (inside,) = self.called
-        # XLA prints the short name only if the computation has a single operation.
+        # Like XLA, which prints `all-gather-start` only for a single all-gather.
         for instruction in inside.instructions:
             if instruction is not inside.root and instruction.opcode != "parameter":
                 return None

@@ -6,8 +6,8 @@ has an all-gather whose result is immediately sliced by device number.
 
 Right after the partitioner, this pattern is unambiguous: if the user asks for the full
 array, there is a copy between the gather and the slice. The final module has no such
-copies, so we don't search it. Its gathers inherit the result from the partitioner's
-module.
+copies, so we don't search it. Its all-gathers inherit what we found in the
+partitioner's module.
 """
 
 from __future__ import annotations

@@ -433,7 +433,7 @@ def _split_by(answer: Answer, setup: Setup) -> tuple[Program, dict[str, Layout]]
 
 
 def _fewest(layouts: Mapping[str, Layout]) -> int:
-    """Returns the shard count of the batch or a weight, whichever is split least."""
+    """Returns the smallest shard count among the batch and both weights."""
     return min(layouts[name].num_blocks for name in ("w_in", "w_out", "x"))
 
 

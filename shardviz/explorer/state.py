@@ -143,7 +143,7 @@ def _session(state: JsonDict) -> Session:
         leaves = Leaves(leaf_arrays, partners, frozenset(unknown), frozenset(by_path))
     entry, missing = state.get("program", DEVICE_PUT), state.get("function", "")
     program = None
-    # If arrays were added or removed, they no longer fit the function.
+    # After adding or removing arrays, the arrays no longer fit the function.
     if is_known(entry) and not missing:
         program = known_program(entry).replace(**parts)
         if len(program.arrays) == len(arrays):

@@ -125,7 +125,7 @@ class NoRuleLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class AxisInUseLine(NotSplitLine):
-    """An axis splits the dimension in an operand, but another dimension of the value.
+    """An axis splits this dimension in an operand, and another dimension in the value.
 
     Attributes:
         axis: the mesh axis.

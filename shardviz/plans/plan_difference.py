@@ -198,7 +198,7 @@ class PlanDiff(Displayed):
 
     @property
     def head(self) -> list[Fact]:
-        """The facts of the first line: the changes counted, none, or a plan that failed."""
+        """The facts of the first line: counts of changes, or the plan that failed."""
         # Compared with a failed plan, all values would count as new or gone.
         if self.before.error is not None:
             return [NoPlan("before", self.before.error)]

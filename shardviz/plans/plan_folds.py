@@ -134,7 +134,7 @@ def _name_of_value(op: PlannedOp) -> str:
     if op.kind != "op":
         return op.name
     *scope, last = path_in_words(op.op).split("/")
-    # If jax added the operation to implement another, its jax name is the other's.
+    # An operation that jax added to implement another one has the other one's name.
     return "/".join([*scope, last if last in op.name else op.opcode])
 
 

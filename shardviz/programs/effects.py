@@ -217,7 +217,8 @@ class Effects(Displayed):
         """How many devices the program can run on, such as `"1 device"` or `"none"`."""
         count = self.fixed
         if self.host_only or any(not use.shardable for use in self.uses):
-            # Such effects need one device, so a function that names several cannot run.
+            # Such effects need a single device. If the function names several devices, it
+            # cannot run.
             count = 1 if self.fixed in (None, 1) else 0
         return str(DeviceCount(0 if self.refused else count))
 

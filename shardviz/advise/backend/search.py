@@ -46,7 +46,7 @@ Edits = tuple[Edit, ...]
 _SMALL = 256
 # Bounds for the number of plans.
 _MOST_PLANNED, _LEAST_PLANNED = 500, 64
-# The most operations in all plans together, within these bounds.
+# Total operations of all plans, which decides their number within these bounds.
 _PLANNED_OPERATIONS = 500_000
 _MOST_COMPILED = 32
 _PLANS_PER_COMPILE = 24

@@ -62,7 +62,7 @@ def _row(use: RuleUse) -> JsonDict:
 #: States of a dimension: those counted as failures, and those counted as losses.
 _FAILS = ("fails", "axis missing", "axis twice", "unknown")
 _LOSES = ("axis taken",)
-#: Ranks of how likely a dimension needs an edit.
+#: Ranks of dimensions, by how likely they need an edit.
 _FAILING, _MISSPELT, _FREE_AXIS, _UNSPLIT, _FINE = 4, 3, 2, 1, 0
 
 

@@ -182,7 +182,7 @@ def _sizes(audit: Audit) -> str:
 
 
 def _unknown(audit: Audit) -> list[str]:
-    """Lists arrays with an unknown split, off the mesh, or from another mesh."""
+    """Lists arrays whose split is unknown, and arrays that are not on this mesh."""
     lines = []
     if audit.unknown:
         no_rule = ""

@@ -108,8 +108,8 @@ def process_number() -> int:
 
 def backend_started() -> bool:
     """True if jax has started its backends. Does not start them."""
-    # jax's public functions either start the backends, or set an option to see whether
-    # jax refuses it, which affects other threads.
+    # Public functions can't tell: most start the backends. Setting a jax option fails
+    # once the backends have started, but would affect other threads.
     started = private("jax._src.xla_bridge", "backends_are_initialized")
     return started is not None and bool(started())
 

@@ -179,7 +179,7 @@ def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonD
 def _axes_of(
     roofline: Roofline, collectives: Sequence[Collective]
 ) -> list[list[object]]:
-    """Returns the sets of mesh axes that communicate, with their shares of the time."""
+    """Returns mesh axes that collectives run over, and their shares of the time."""
     axes: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
         # A sub-axis has the colour of its full axis.

@@ -333,5 +333,5 @@ def _has_jax() -> bool:
 
 
 def _why_no_plan() -> str:
-    """Explains why a saved page has no plan: jax is missing, or it took over PLAN_S."""
+    """Explains why a saved page has no plan: no jax, or planning took over PLAN_S."""
     return wording.without_plan(PLAN_S if _has_jax() else None)

@@ -41,8 +41,8 @@ _PITCHES = ((64, 54.0), (256, 36.0), (1024, 24.0), (4096, 11.0), (1 << 62, 6.0))
 # Fractions of the pitch: the width of a chip, the shift to the right from one row of a
 # plane to the next, and the extra distance between chips of different hosts.
 _CHIP, _ROW_SHIFT, _HOST = 0.68, 0.38, 0.16
-# The rise from one row of a plane to the next, in pitches, for two views. Multiples of
-# this rise: the height of a chip, and the gap between planes.
+# The rise from one row of a plane to the next, in pitches, for two views. The
+# height of a chip and the gap between planes are multiples of this rise.
 _TILTS, _CHIP_HEIGHT, _PLANE_GAP = (0.48, 0.36), 0.84, 1.5
 # Width and height of the page for three axes, in points.
 _PAGE = (300.0, 340.0)

@@ -323,7 +323,7 @@ class PlanBuilder:
 
 @lru_cache(maxsize=4096)
 def base_name(path: str, opcode: str) -> str:
-    """The name of a value: jax's name of the operation; StableHLO's name for a helper.
+    """Names a value after its operation, in jax's words or, for helpers, StableHLO's.
 
     >>> base_name("jit(f)/jit(relu)/max", "maximum")
     'max'

@@ -226,7 +226,7 @@ class _EstimateReader:
             return [_Part(axes, after)]
         result = self.module.by_name.get(self.module.name(op.operands[0]))
         if result is not None and result.spec.unreduced:
-            # A reshard requests the complete sum before it is split.
+            # A reshard requests the complete sum, which is split only afterwards.
             return [_Part(axes, after)]
         # The split operand is the third (updates) of a scatter, else the first.
         operand_spec, result_spec = self.module.spec(summed_op.operands[0]), after
@@ -268,7 +268,7 @@ class _EstimateReader:
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _called(self, op: ir.Operation) -> Iterator[Collective]:
-        """The all-gathers for the operands of a custom call, which XLA cannot split.
+        """The all-gathers of a custom call's operands, because XLA cannot split the call.
 
         Linear algebra calls stay split along batch dimensions if Shardy's rule allows.
         """
@@ -504,7 +504,7 @@ def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
             minor = int(positions[1] - positions[0]) * positions.size
             name = f"{name}:({size // minor}){positions.size}"
         axes.append(name)
-    # Mesh axes cannot describe a group that lacks combinations of its coordinates.
+    # Mesh axes can only describe a group with all combinations of its coordinates.
     if across != group.size:
         return ()
     return tuple(axes)

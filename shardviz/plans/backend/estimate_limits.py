@@ -184,7 +184,7 @@ def _of_operation(
 def _read_along(
     op: PlannedOp, reads: Sequence[PlannedOp], rule: ShardingRule
 ) -> tuple[str, ...]:
-    """The axes that split dimensions along which elements of other devices are read."""
+    """The axes that split a dimension along which devices read each other's elements."""
     factors = getattr(rule, _ALONG.get(op.opcode, ""), ())
     if op.opcode == "reduce" and len(rule.results) > 1:  # argmax has indices too
         factors = rule.reduction

@@ -163,7 +163,7 @@ def pipeline_passes() -> tuple[str, ...]:
     """
     try:
         with ir.Context():
-            # The pipeline's name takes no options, but the passes it expands to do.
+            # The pipeline accepts no options, so expand it to passes, which accept them.
             text = str(passmanager.PassManager.parse(f"builtin.module({PIPELINE})"))
     except Exception as error:  # MLIR raises several types for an unknown name
         reason = str(error).strip().partition("\n")[0]

@@ -280,7 +280,7 @@ def constraint_lines(
         if words in written:
             words = ""
         written.add(words)
-        # The sentence of a call that constrains already names the effect.
+        # If a call adds a constraint, its sentence already names the effect.
         if not (constraint.acts and words):
             words = f"{constraint.effect}. {words}"
         lines.append(f"  {f'{constraint.source} '.lstrip()}{call}: {words}")

@@ -315,7 +315,7 @@ def _padded(note: PaddedDimension) -> str:
 
 
 def value_change(change: ValueChange) -> str:
-    """Formats how a value's sharding, or else the origins of its axes, changed."""
+    """Describes a value's new sharding, or the new origins of its axes."""
     before, after = change.before, change.after
     if change.moved:
         return f"{after.name}: {before.spec} -> {after.spec}"

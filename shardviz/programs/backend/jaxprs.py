@@ -65,12 +65,12 @@ class JaxprOperation:
 
     @property
     def inner(self) -> list[AnyJaxpr]:
-        """The jaxprs that it calls, such as a loop body."""
+        """The jaxprs that the operation calls, such as a loop body."""
         return list(_jaxprs_in(self.equation.params))
 
     @property
     def nesting(self) -> str:
-        """The loops and calls around it, as text, such as `"shard_map > scan"`."""
+        """The loops and calls around the operation: `"shard_map > scan"`."""
         return " > ".join(self.around) or "top level"
 
 

@@ -86,7 +86,7 @@ def typed_form(
         except Exception:  # noqa: BLE001
             continue
         first = next(iter(form.refusals), None)
-        # For the results of a shard_map, jax reports the line of its call, if any.
+        # For results of a shard_map, jax reports the line of the shard_map call, if any.
         is_result = first is not None and first.operation == "shard_map"
         if first and (is_result or source_of(error) in ("", first.source)):
             # jax's message uses the user's names for arguments.
@@ -180,7 +180,7 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
         except Exception:  # noqa: BLE001
             for operation in operations(base):
                 if jax_compat.is_backward(operation.equation):
-                    # With check_vma, jax derives another gradient than this jaxpr has.
+                    # With check_vma, jax would derive a different gradient.
                     return TypedForm()
             try:
                 results = ShardMapResults(evaluated, mesh, *arguments, types, line)

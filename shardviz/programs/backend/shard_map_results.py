@@ -160,8 +160,8 @@ class ShardMapResults:
             refusals.append(TypeRefusal("shard_map", line, types, said, edits))
             number = chosen.get(first + len(refusals) - 1, 0)
             self.edits.append(edits[min(number, len(edits) - 1)])
-            # After SkipCheck, jax checks nothing. `function` cannot apply
-            # CombineBeforeRead.
+            # After SkipCheck, jax checks nothing more. CombineBeforeRead is only shown
+            # to the user, because `function` cannot apply it.
             if isinstance(self.edits[-1], (SkipCheck, CombineBeforeRead)):
                 break
             said = said_by_jax(self.function(), self.types)

@@ -37,7 +37,7 @@ from shardviz.programs.backend.worker.folders import (
 
 @dataclass(frozen=True)
 class Stage:
-    """A message that the worker enters a stage of a call."""
+    """Reports that the worker has entered a stage of a call."""
 
     name: str
 

@@ -58,7 +58,7 @@ from shardviz.runs.cache import ExecutableCache
 
 # Target platform -> jax's name of the lowering platform, if different.
 _LOWERED_FOR = {"gpu": "cuda"}
-# The worker's stages that the user sees; the kernel shows the earlier ones itself.
+# The worker's stages that the user sees; the kernel itself shows earlier stages.
 _SHOWN = ("worker", "compile", "place", "run", "check")
 # Seconds to wait after a callback raises: XLA either ends the run immediately, or
 # aborts only after the other devices have waited for 40 s.
