@@ -1,15 +1,16 @@
-"""Problems of an Explorer session: failures, wasted memory and other notable facts.
+"""Problems of an Explorer session: failures, extra copies and other notable facts.
 
 Each kind of problem has a class, a function below that finds it, and a sentence in
-`words/problems.py`. An array's wasted bytes are the bytes on a device beyond an even
-share of the array. The waste of an array counts for one problem only.
+`words/problems.py`. An array's copies are its bytes on a device beyond an even share of
+the array; they are a loss only if a rule should have split the array. The copies of an
+array count for one problem only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.fit import Fit
@@ -108,8 +109,13 @@ class Problem(Fact):
 
     @property
     def bytes(self) -> int:
-        """The bytes wasted on each device."""
+        """The bytes of copies on each device."""
         return 0
+
+    @property
+    def copied(self) -> tuple[str, ...]:
+        """The paths of the arrays with these copies."""
+        return ()
 
     @property
     def place(self) -> Place | None:
@@ -150,9 +156,8 @@ class MisspeltName(Problem):
         name, nearest: the unmatched name, and the similar name that a rule has.
         paths: paths of the arrays with the unmatched name.
         array: an array with the name, and the dimension that has the name.
-        wasted: wasted bytes per device of the arrays that would be smaller with the
-            rule's name.
-        is_loss: whether any array would need less memory with the rule's name.
+        wasted: bytes of copies per device of the arrays in `copied`.
+        copied: paths of the arrays that would be smaller with the rule's name.
     """
 
     kind = "misspelt"
@@ -161,11 +166,11 @@ class MisspeltName(Problem):
     paths: tuple[str, ...]
     array: ArrayPlace
     wasted: int = 0
-    is_loss: bool = False
+    copied: tuple[str, ...] = ()
 
     @property
     def severity(self) -> str:
-        return LOSES if self.is_loss else KNOW
+        return LOSES if self.copied else KNOW
 
     @property
     def bytes(self) -> int:
@@ -183,12 +188,14 @@ class MomentsDiffer(Problem):
     Attributes:
         differences: one difference per moment, all of the same kind.
         array: the first moment, with a dimension that could be split.
-        wasted: wasted bytes per device of the moments that lost a split.
+        wasted: bytes of copies per device of the moments in `copied`.
+        copied: paths of the moments that lost a split.
     """
 
     differences: tuple[Difference, ...]
     array: ArrayPlace
     wasted: int = 0
+    copied: tuple[str, ...] = ()
 
     @property
     def code(self) -> str:
@@ -214,10 +221,11 @@ class Replicated(Problem):
 
     Attributes:
         axes: the mesh axes that could split the arrays.
-        paths: the arrays' paths, largest waste first.
-        wasted: the wasted bytes per device.
+        paths: the arrays' paths, most copies first.
+        wasted: the bytes of copies per device.
         array: the first array, with a dimension that could be split.
-        is_small: whether the waste is too small to matter.
+        denied: those of the axes that a rule would split the arrays over.
+        is_small: whether the copies are too small to matter.
     """
 
     kind = "replicated"
@@ -225,11 +233,16 @@ class Replicated(Problem):
     paths: tuple[str, ...]
     wasted: int
     array: ArrayPlace
+    denied: tuple[str, ...] = ()
     is_small: bool = False
 
     @property
+    def copied(self) -> tuple[str, ...]:
+        return self.paths
+
+    @property
     def severity(self) -> str:
-        return KNOW if self.is_small else LOSES
+        return LOSES if self.denied and not self.is_small else KNOW
 
     @property
     def bytes(self) -> int:
@@ -613,8 +626,7 @@ def _misspelt(arrays: _Arrays) -> Iterator[MisspeltName]:
         first = losing[0] if losing else paths[0]
         names = arrays.rows[first].array.logical or ()
         place = arrays.place(first, names.index(name))
-        is_loss = bool(losing)
-        yield MisspeltName(name, nearest, tuple(paths), place, wasted, is_loss)
+        yield MisspeltName(name, nearest, tuple(paths), place, wasted, tuple(losing))
 
 
 def _saves(program: Program, row: Request, name: str, nearest: str) -> bool:
@@ -633,19 +645,20 @@ def _moments(arrays: _Arrays) -> Iterator[MomentsDiffer]:
         key = (difference.kind, difference.role, *specs)
         alike.setdefault(key, []).append(difference)
     for differences in alike.values():
-        wasted = 0
+        losing, wasted = [], 0
         for difference in differences:
             if difference.kind == "lost" and difference.path not in arrays.counted:
-                arrays.counted.add(difference.path)
+                losing.append(difference.path)
                 wasted += difference.row.wasted_bytes
+        arrays.counted.update(losing)
         first = differences[0]
         place = arrays.place(first.path, _unsplit_dim(first.row))
-        yield MomentsDiffer(tuple(differences), place, wasted)
+        yield MomentsDiffer(tuple(differences), place, wasted, tuple(losing))
 
 
 def _replicated(arrays: _Arrays) -> Iterator[Replicated]:
     audit = arrays.audit
-    groups: dict[tuple[bool, tuple[str, ...]], list[Request]] = {}
+    groups: dict[Any, list[Request]] = {}
     unnamed = {row.path for row in audit.unnamed}
     for row in audit.rows:
         if not row.wasted_bytes or row.spec is None or row.path in arrays.counted:
@@ -654,8 +667,9 @@ def _replicated(arrays: _Arrays) -> Iterator[Replicated]:
         for axis, size in audit.mesh.shape.items():
             if size > 1 and axis not in row.spec.axes:
                 free.append(axis)
-        groups.setdefault((row.path in unnamed, tuple(free)), []).append(row)
-    for (lacks_names, axes), rows in groups.items():
+        key = row.path in unnamed, tuple(free), row.denied_axes
+        groups.setdefault(key, []).append(row)
+    for (lacks_names, axes, denied), rows in groups.items():
         rows.sort(key=lambda row: -row.wasted_bytes)
         wasted = sum(row.wasted_bytes for row in rows)
         problem = NoNames if lacks_names else Replicated
@@ -664,6 +678,7 @@ def _replicated(arrays: _Arrays) -> Iterator[Replicated]:
             tuple(row.path for row in rows),
             wasted,
             arrays.place(rows[0].path, _unsplit_dim(rows[0])),
+            denied,
             is_small=wasted < SMALL * audit.bytes_per_device,
         )
 

@@ -171,6 +171,30 @@ class Request(Displayed):
         return max(0, layout.bytes_per_device - self.array.bytes // layout.mesh.size)
 
     @property
+    def denied_axes(self) -> tuple[str, ...]:
+        """Mesh axes that rules would split the array over, but that don't split it.
+
+        >>> from shardviz.base.mesh import make_mesh
+        >>> rules = Rules.of(("mlp", "model"), ("embed", None), ("embed", "data"))
+        >>> array = ArraySpec("w", (512, 2048), "embed mlp")
+        >>> request(array, make_mesh(data=4, model=2), rules).denied_axes
+        ('data',)
+        """
+        resolution, spec = self.resolution, self.spec
+        if resolution is None or spec is None or resolution.mesh is None:
+            return ()
+        wanted = set()
+        if self.spec_wins:
+            wanted.update(resolution.spec.axes)
+        else:
+            rules = resolution.rules
+            for name, axes in zip(resolution.names, spec.dims, strict=False):
+                for index in () if axes else rules.by_name.get(name or "", ()):
+                    wanted.update(rules[index].axes)
+        sizes = resolution.mesh.shape.items()
+        return tuple(a for a, n in sizes if n > 1 and a in wanted - set(spec.axes))
+
+    @property
     def replicas(self) -> int | None:
         """How many devices hold each shard; None if unknown."""
         return None if self.layout is None else self.layout.replicas

@@ -180,6 +180,6 @@ def test_in_the_model_red_is_failure_alone(page: Page, tmp_path):
     show_view(page, "Model")
     rows = page.locator(".sv-modelinner .sv-modelrow")
     fits, fails = rows.filter(has_text="fits"), rows.filter(has_text="fails")
-    assert fits.locator(".sv-bad, .sv-wasted").count() == 0
+    assert fits.locator(".sv-bad, .sv-over").count() == 0
     assert fits.locator(".sv-warn").count() == 0
     assert fails.locator(".sv-bad").count() == 1

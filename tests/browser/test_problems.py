@@ -54,7 +54,7 @@ def rows(page: Page) -> Locator:
 
 def test_by_keyboard_from_the_sign_to_the_place_and_back(page: Page, complaints):
     kernel = live(page, mlp(logical="batch embd"))
-    sign = head(page).get_by_role("button", name="lose")
+    sign = head(page).get_by_role("button", name="of extra copies (3 arrays)")
     sign.focus()
     page.keyboard.press("Enter")
     expect(sign).to_have_attribute("aria-expanded", "true")
@@ -127,7 +127,7 @@ def test_a_saved_page_lists_them_without_what_needs_a_kernel(page: Page, tmp_pat
     expect(head(page).get_by_role("button", name="1 fails")).to_be_visible()
     for view in ("Layout", "Rules", "Model", "Program"):
         show_view(page, view)
-        expect(head(page).get_by_role("button", name="loses")).to_be_visible()
+        expect(head(page).get_by_role("button", name="of extra copies")).to_be_visible()
     head(page).get_by_role("button", name="1 fails").click()
     expect(rows(page).first).to_contain_text("b cannot be laid out")
     dialog = page.get_by_role("dialog", name="Problems")

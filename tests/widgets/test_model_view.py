@@ -57,9 +57,9 @@ def test_bytes_and_waste_are_those_of_the_audit():
     view = model_view(session.program, session.now.target, Leaves.of_audit(found), None)
     per_kind = {row["spec"]: row for row in view["kinds"]}
     assert per_kind["P('data', 'model')"]["bytes"] == found.rows[0].bytes_per_device
-    assert per_kind["P('data', 'model')"]["waste"] == 0
+    assert per_kind["P('data', 'model')"]["copies"] == 0
     split = per_kind["P('model', None)"]
-    assert split["waste"] == 2048 * 512 * 4 // 2 - 2048 * 512 * 4 // 8
+    assert split["copies"] == 2048 * 512 * 4 // 2 - 2048 * 512 * 4 // 8
     assert "embd" in split["note"]
     assert "embed" in split["note"]
     assert "510 does not divide by 4" in per_kind["P('data')"]["problem"]

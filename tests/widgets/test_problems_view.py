@@ -11,9 +11,11 @@ import pytest
 from shardviz.advise.panel.problems_view import of_document, of_results, problems_view
 from shardviz.advise.problems import Problem
 from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.panel.model_view import Leaves, model_view
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.collective import Collective
+from shardviz.base.format import bytes_text
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.checks import Check
 from shardviz.compiled.report import Memory, Report
@@ -101,8 +103,7 @@ TREES = {
 def test_what_is_lost_is_what_a_device_holds_beyond_its_share(tree):
     made = session(tree)
     listed = problems(made)
-    lost = sum(one.bytes for one in listed if one.severity == "loses")
-    assert lost == wasted(made) > 0
+    assert sum(one.bytes for one in listed) == wasted(made) > 0
 
 
 def test_of_a_whole_model_every_array_counts_once():
@@ -126,9 +127,38 @@ def test_a_moment_with_a_misspelt_name_counts_once():
 
 def test_nothing_is_lost_where_all_is_split():
     made = session([("a", (64, 32), "batch mlp")], [("batch", "data"), ("mlp", "model")])
-    assert view(made) == {"revision": 0, "rows": [], "counts": [0, 0, 0], "lost": ""}
+    none = {"rows": [], "counts": [0, 0, 0], "loses": "", "know": ""}
+    assert view(made) == {"revision": 0, **none}
     alone = session([("a", (64, 32), "x y")], mesh="data=1")
-    assert view(alone)["lost"] == ""
+    assert "copies" not in view(alone)["know"]
+
+
+DATA_PARALLEL = {
+    "no rule splits it": ([("batch", "data"), ("x", None)], ""),
+    "a rule is out of reach": ([("x", None), ("x", "data")], "data"),
+    "a rule needs more than is free": ([("y", "model"), ("x", ("data", "model"))], "data"),
+    "a rule would use the axis of another": ([("y", "data"), ("x", "data")], ""),
+}
+
+
+@pytest.mark.parametrize(("table", "denied"), DATA_PARALLEL.values(), ids=DATA_PARALLEL)
+def test_copies_are_a_loss_only_where_a_rule_meant_to_split(table, denied):
+    made = session([("a", (1024, 64), "x y")], table)
+    (one,) = [one for one in problems(made) if one.code == "replicated"]
+    said = view(made)
+    assert one.severity == ("loses" if denied else "know")
+    assert one.denied == tuple(denied.split())
+    kind = "loses" if denied else "know"
+    copies = "extra copies" if denied else "copies"
+    assert said[kind].startswith(f"{bytes_text(wasted(made))} of {copies} (1 array)")
+    (row,) = model_view(made.program, "", Leaves.of_audit(made.audit), None)["kinds"]
+    assert row.get("lost", False) == bool(denied)
+
+
+def test_an_own_spec_that_undoes_a_rule_loses_bytes():
+    made = session([("a", (1024, 64), "batch x")])
+    made.edit("spec", "None", 0)
+    assert found(made)["replicated"].severity == "loses"
 
 
 def test_copies_in_the_memory_of_the_host_cost_the_device_nothing():
@@ -265,11 +295,11 @@ def test_results_of_another_program_or_target_say_nothing():
     assert "stopped" not in found(made, results)
 
 
-def test_those_that_fail_come_first_then_the_largest_loss():
+def test_those_that_fail_come_first_then_losses_then_notes():
     tree = [("a", (6, 64), "batch mlp"), ("b", (4096, 64), "batch x"), ("c", (64, 8), "batch mpl")]
     rows = view(session(tree))["rows"]
-    assert [row["severity"] for row in rows[:3]] == ["fails", "loses", "loses"]
-    assert [row["code"] for row in rows[1:3]] == ["replicated", "misspelt"]
+    assert [row["severity"] for row in rows[:3]] == ["fails", "loses", "know"]
+    assert [row["code"] for row in rows[1:3]] == ["misspelt", "replicated"]
 
 
 def test_an_empty_table_is_said_once():

@@ -1,6 +1,6 @@
 """Converts the Explorer's list of problems to plain data.
 
-Failures come first, then losses (most bytes first), then other facts.
+Failures come first, then losses and then other facts, both with most bytes first.
 `advise/problems.py` finds the problems.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shardviz.advise.problems import (
+    KNOW,
     LOSES,
     SEVERITIES,
     ArrayPlace,
@@ -18,9 +19,9 @@ from shardviz.advise.problems import (
     array_problems,
     result_problems,
 )
-from shardviz.advise.words.problems import dimension
+from shardviz.advise.words.problems import copies, dimension
 from shardviz.axis_rules.audit import Audit
-from shardviz.base.format import bytes_text
+from shardviz.base.format import plural
 from shardviz.base.typing import JsonDict
 from shardviz.explorer.document import Document
 from shardviz.explorer.planner import StageResults
@@ -41,7 +42,7 @@ def problems_view(
     results: StageResults,
     of_arrays: Iterable[Problem] | None = None,
 ) -> JsonDict:
-    """Returns all problems, worst first, and the bytes lost.
+    """Returns all problems, worst first, and the sums of losses and of other facts.
 
     Args:
         document: the edited document.
@@ -56,14 +57,28 @@ def problems_view(
         key=lambda problem: (SEVERITIES.index(problem.severity), -problem.bytes)
     )
     numbers = _Numbers(document)
-    lost = sum(problem.bytes for problem in problems if problem.severity == LOSES)
     severities = [problem.severity for problem in problems]
     return {
         "revision": document.revision,
         "rows": [numbers.row(problem) for problem in problems[:MOST_ROWS]],
         "counts": [severities.count(severity) for severity in SEVERITIES],
-        "lost": bytes_text(lost) if lost else "",
+        "loses": _sum(problems, LOSES, "extra copies", "warning"),
+        "know": _sum(problems, KNOW, "copies", "note"),
     }
+
+
+def _sum(problems: Iterable[Problem], severity: str, kind: str, noun: str) -> str:
+    """Returns the copies of all problems of a severity, and the number of others."""
+    size, arrays, others = 0, 0, 0
+    for problem in problems:
+        if problem.severity == severity:
+            size += problem.bytes
+            arrays += len(problem.copied) if problem.bytes else 0
+            others += not problem.bytes
+    words = [copies(size, arrays, kind)] if size else []
+    if others:
+        words.append(plural(others, noun))
+    return ", ".join(words)
 
 
 def of_document(document: Document, audit: Audit) -> Iterator[Problem]:

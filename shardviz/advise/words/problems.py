@@ -54,14 +54,14 @@ def misspelt_name(fact: MisspeltName) -> str:
     >>> from shardviz.advise.problems import ArrayPlace
     >>> place = ArrayPlace("x", 0, "embd")
     >>> misspelt_name(MisspeltName("embd", "embed", ("x", "y"), place, 16384))
-    "No rule knows 'embd' (in x and y). Did you mean 'embed'? Now 16 KiB per device are wasted."
+    "No rule knows 'embd' (in x and y). Did you mean 'embed'? Now 16 KiB of extra copies per device."
     """
     sentence = (
         f"No rule knows {shown(fact.name)} (in {few(fact.paths)})."
         f" Did you mean {shown(fact.nearest)}?"
     )
     if fact.wasted:
-        sentence += f" Now {bytes_text(fact.wasted)} per device are wasted."
+        sentence += f" Now {bytes_text(fact.wasted)} of extra copies per device."
     return sentence
 
 
@@ -87,11 +87,17 @@ def replicated(fact: Replicated) -> str:
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> replicated(Replicated(("data",), ("wi", "wo"), 49152, ArrayPlace("wi")))
-    'wi and wo are not split over data: 48 KiB per device wasted by replication.'
+    'wi and wo are not split over data: 48 KiB of copies per device.'
+    >>> print(replicated(Replicated(("data",), ("wi",), 49152, ArrayPlace("wi"), ("data",))))
+    wi is not split over data, although a rule names it: 48 KiB of extra copies per device.
     """
     verb = by_count(len(fact.paths), "is", "are")
-    head = f"{few(fact.paths)} {verb} not split over {joined(fact.axes, 'or')}"
-    return f"{head}: {bytes_text(fact.wasted)} per device wasted by replication."
+    axes, size = fact.denied or fact.axes, bytes_text(fact.wasted)
+    head = f"{few(fact.paths)} {verb} not split over {joined(axes, 'or')}"
+    if not fact.denied:
+        return f"{head}: {size} of copies per device."
+    names = by_count(len(axes), "a rule names it", "rules name them")
+    return f"{head}, although {names}: {size} of extra copies per device."
 
 
 def no_names(fact: NoNames) -> str:
@@ -99,14 +105,13 @@ def no_names(fact: NoNames) -> str:
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> no_names(NoNames(("data",), ("wo",), 49152, ArrayPlace("wo")))
-    'wo has no logical names, so no rule splits it: 48 KiB per device. Name its dimensions.'
+    'wo has no logical names, so no rule splits it: 48 KiB of copies per device.'
     """
     count = len(fact.paths)
     verb, pronoun = by_count(count, "has", "have"), by_count(count, "it", "them")
-    its = by_count(count, "its", "their")
     return (
         f"{few(fact.paths)} {verb} no logical names, so no rule splits {pronoun}:"
-        f" {bytes_text(fact.wasted)} per device. Name {its} dimensions."
+        f" {bytes_text(fact.wasted)} of copies per device."
     )
 
 
@@ -201,6 +206,15 @@ def full_rematerialisation(fact: FullRematerialisation) -> str:
     pronoun = by_count(count, "it", "them")
     head = f"{plural(count, 'collective')} {verb} whole on every device"
     return f"{head} to split {pronoun} again: {bytes_text(fact.size)} per device."
+
+
+def copies(size: int, arrays: int, kind: str = "copies") -> str:
+    """Formats the bytes of copies on each device, and the number of arrays.
+
+    >>> copies(192 << 20, 2, "extra copies")
+    '192 MiB of extra copies (2 arrays)'
+    """
+    return f"{bytes_text(size)} of {kind} ({plural(arrays, 'array')})"
 
 
 SENTENCES = {

@@ -200,7 +200,7 @@ def model_view(
 def _kind_view(kind_request: Request, mesh: MeshSpec) -> JsonDict:
     """Returns a kind's shape, names, split and bytes per device."""
     array, layout = kind_request.array, kind_request.layout
-    view: JsonDict = {"short": array.short, "bytes": 0, "waste": 0}
+    view: JsonDict = {"short": array.short, "bytes": 0, "copies": 0}
     view.update(spec="", dims=[])
     if kind_request.spec is not None:
         view.update(spec=str(kind_request.spec), dims=_dims(kind_request.spec, mesh))
@@ -213,7 +213,9 @@ def _kind_view(kind_request: Request, mesh: MeshSpec) -> JsonDict:
     elif layout is not None:
         view["bytes"] = layout.bytes_per_device
         view["text"] = bytes_text(layout.bytes_per_device)
-        view["waste"] = kind_request.wasted_bytes
+        view["copies"] = kind_request.wasted_bytes
+        if view["copies"] and kind_request.denied_axes:
+            view["lost"] = True
     if kind_request.problem:
         view["problem"] = kind_request.problem
     if kind_request.resolution is not None and not kind_request.spec_wins:
@@ -240,11 +242,11 @@ def _memory(
 ) -> JsonDict:
     """Returns the leaves' bytes per device, grouped by first path segment."""
     sizes: Counter[str] = Counter()
-    waste = 0
+    copies = 0
     for name, times in leaves.groups.items():
         for kind, count in times.items():
             sizes[name] += rows[kind]["bytes"] * count
-            waste += rows[kind]["waste"] * count
+            copies += rows[kind]["copies"] * count
     total = sizes.total()
     topology = topology_of(target)
     capacity, device = None, ""
@@ -262,9 +264,9 @@ def _memory(
     return {
         "parts": parts,
         "words": wording.model_memory(fit),
-        "waste": wording.model_waste(waste) if waste else "",
-        "needed": (total - waste) / scale,
-        "wasted": waste / scale,
+        "copies": wording.model_copies(copies) if copies else "",
+        "needed": (total - copies) / scale,
+        "copied": copies / scale,
         "over": fit.ok is False,
         "capacity": (capacity or 0) / scale,
     }

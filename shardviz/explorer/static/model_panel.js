@@ -26,9 +26,9 @@ import { shardingBars } from "./sharding_bars.js";
  * @property {LeafKind[]} kinds
  * @property {[name: string, bytes: string][]} parts The largest groups of leaves with their bytes.
  * @property {string} words
- * @property {string} waste
- * @property {number} needed Share of the bar for bytes without replication.
- * @property {number} wasted Share of the bar for bytes wasted by replication.
+ * @property {string} copies
+ * @property {number} needed Share of the bar for bytes without copies.
+ * @property {number} copied Share of the bar for copies.
  * @property {boolean} over
  * @property {number} capacity The memory of a device as a share of the bar, or 0 if unknown.
  * @property {ConstraintCall[]} constraints
@@ -43,7 +43,8 @@ import { shardingBars } from "./sharding_bars.js";
  *   mesh, size].
  * @property {number} bytes
  * @property {string} [text]
- * @property {number} waste
+ * @property {number} copies
+ * @property {true} [lost] True if a rule would split the leaf further.
  * @property {string} [problem]
  * @property {string} [note]
  */
@@ -63,19 +64,19 @@ const MOST_AT_FIRST = 60; // rows; larger trees open with only the first level e
 const LEAF_ORDERS = [
   { value: "tree", label: "as a tree" },
   { value: "bytes", label: "bytes per device" },
-  { value: "waste", label: "wasted bytes" },
+  { value: "copies", label: "copies" },
   { value: "name", label: "name" },
 ];
 const CALLS = "constraints";
 
 /** @param {number} bytes on each device */
-const wasteWords = (bytes) => `${bytesText(bytes)} wasted by replication`;
+const copiesWords = (bytes) => `${bytesText(bytes)} of copies`;
 
-/** The needed and wasted parts of a bar. @param {number} needed @param {number} wasted @param {boolean} over */
-function shareParts(needed, wasted, over) {
+/** Two parts of a bar: needed bytes and copies. @param {number} needed @param {number} copied @param {boolean} [over] @param {boolean} [lost] */
+function shareParts(needed, copied, over, lost) {
   const part = (/** @type {string} */ style, /** @type {number} */ share) =>
     h("span", { class: `sv-fill ${style}`, style: { width: `${share * 100}%` } });
-  return [part(over ? "sv-wasted" : "", needed), part("sv-replicated", wasted)];
+  return [part(over ? "sv-over" : "", needed), part(`sv-copied${lost ? " sv-lost" : ""}`, copied)];
 }
 
 export class ModelPanel {
@@ -156,7 +157,7 @@ export class ModelPanel {
   /** Returns the kind of an entry's first leaf. @param {Entry} entry */
   kindOf({ leaf }) {
     const kind = this.data?.kinds[this.leaves?.kinds[leaf] ?? 0];
-    return kind ?? { short: "", spec: "", dims: [], bytes: 0, waste: 0 };
+    return kind ?? { short: "", spec: "", dims: [], bytes: 0, copies: 0 };
   }
 
   /**
@@ -212,9 +213,9 @@ export class ModelPanel {
     if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);
     const leaves = this.rows.filter((row) => row.entry);
     this.largestBytes = leaves.reduce((most, row) => Math.max(most, row.bytes), 1);
-    // Initially select the array that wastes most, because a remedy may improve it.
-    const worst = leaves.reduce((worst, row) => (row.waste > worst.waste ? row : worst), leaves[0]);
-    if (!this.picked && worst?.waste) this.picked = worst.key;
+    // Initially select the array with most copies, because a remedy may improve it.
+    const most = leaves.reduce((most, row) => (row.copies > most.copies ? row : most), leaves[0]);
+    if (!this.picked && most?.copies) this.picked = most.key;
     this.paint(true);
   }
 
@@ -226,7 +227,7 @@ export class ModelPanel {
 
   /** @param {ConstraintCall[]} calls */
   addConstraints(calls) {
-    const none = { depth: 0, entry: null, bytes: 0, waste: 0, left: 0 };
+    const none = { depth: 0, entry: null, bytes: 0, copies: 0, left: 0 };
     const open = !this.closed.has(CALLS);
     const label = "activations";
     this.rows.push({ ...none, key: CALLS, label, open, count: calls.length });
@@ -238,18 +239,16 @@ export class ModelPanel {
   }
 
   /** @param {ModelData} data */
-  showMemory({ parts, words, waste, needed, wasted, over, capacity }) {
+  showMemory({ parts, words, copies, needed, copied, over, capacity }) {
     const limit = h("span", { class: "sv-memcap", style: { left: `${capacity * 100}%` } });
-    const pieces = shareParts(needed, wasted, over);
+    const pieces = shareParts(needed, copied, over);
     fill(this.bar, ...pieces, ...(capacity > 0 && capacity < 1 ? [limit] : []));
     toggle(this.bar, "sv-over", over);
-    this.bar.setAttribute("aria-label", [words, waste].filter(Boolean).join(", "));
+    this.bar.setAttribute("aria-label", [words, copies].filter(Boolean).join(", "));
     const total = h("b", { class: over ? "sv-bad" : "", text: words });
-    const lost = waste ? [h("span", { class: "sv-warn", text: waste })] : [];
-    const named = parts.map(([name, bytes]) =>
-      h("span", { class: "sv-muted", text: `${name} ${bytes}` }),
-    );
-    fill(this.legend, total, ...lost, ...(named.length > 1 ? named : []));
+    const named = parts.length > 1 ? parts.map((part) => part.join(" ")) : [];
+    const rest = [copies, ...named].filter(Boolean);
+    fill(this.legend, total, ...rest.map((text) => h("span", { class: "sv-muted", text })));
   }
 
   /** Creates the visible rows. @param {boolean} [anew] true to rebuild existing rows */
@@ -284,7 +283,7 @@ export class ModelPanel {
       const text = h("span", { class: "sv-modelbytes", text: size, title });
       return this.line(row, index, label, count, h("span"), h("span"), text, h("span"));
     }
-    // Red marks failures, amber marks waste. A name without a rule can be intentional.
+    // Red marks failures, amber marks losses. A name without a rule can be intentional.
     const differs = entry ? this.difference(entry.leaf) : "";
     const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
     const style = kind.problem ? " sv-bad" : differs ? " sv-warn" : "";
@@ -300,14 +299,15 @@ export class ModelPanel {
       this.bars(kind),
       specNode,
       h("span", { class: "sv-modelbytes", text: rowBytes(row) }),
-      this.share(row),
+      this.share(row, kind),
     );
   }
 
-  /** A bar for a leaf's bytes per device, with the part wasted by replication. @param {Row} row */
-  share({ bytes, waste }) {
-    const title = waste ? wasteWords(waste) : "";
-    const parts = shareParts((bytes - waste) / this.largestBytes, waste / this.largestBytes, false);
+  /** A bar for a leaf's bytes per device, with its copies. @param {Row} row @param {LeafKind} kind */
+  share({ bytes, copies }, { lost }) {
+    const title = copies ? copiesWords(copies) : "";
+    const [needed, copied] = [bytes - copies, copies].map((size) => size / this.largestBytes);
+    const parts = shareParts(needed, copied, false, lost);
     return h("span", { class: "sv-share", title }, ...parts);
   }
 
@@ -429,8 +429,8 @@ export class ModelPanel {
       const how = "Choose an array to see how it is split; a double click opens it in Layout.";
       return fill(words, h("span", { class: "sv-muted", text: how }));
     }
-    const wasted = kind.waste ? `, ${wasteWords(kind.waste)}` : "";
-    const size = kind.text ? `, ${kind.text} on each device${wasted}.` : ".";
+    const copies = kind.copies ? `, ${copiesWords(kind.copies)}` : "";
+    const size = kind.text ? `, ${kind.text} on each device${copies}.` : ".";
     const names = kind.names ? ` (${kind.names.join(", ")})` : "";
     const differs = row.entry ? this.difference(row.entry.leaf) : "";
     const notes = [kind.problem ?? "", kind.note ?? "", differs].filter(Boolean).join(" ");

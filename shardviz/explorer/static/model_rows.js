@@ -3,15 +3,15 @@
 import { countedBefore, naturalOrder } from "./natural_order.js";
 
 /** @import { LeafKind, Leaves } from "./model_panel.js" */
-/** @typedef {"tree" | "bytes" | "waste" | "name"} Order */
+/** @typedef {"tree" | "bytes" | "copies" | "name"} Order */
 /**
  * A leaf or folded layers: path, index of the first leaf, and number of leaves.
  * @typedef {{name: string, leaf: number, count: number}} Entry
  * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
- *   bytes: number, waste: number, count: number, left: number,
+ *   bytes: number, copies: number, count: number, left: number,
  *   call?: import("./model_panel.js").ConstraintCall}} Row
  * @typedef {{label: string, key: string, entry: Entry | null, children: Map<string, Node>,
- *   bytes: number, waste: number, count: number, left: number}} Node
+ *   bytes: number, copies: number, count: number, left: number}} Node
  */
 
 /** Splits a path into its parts: `layers_{0..31}/mlp/kernel` has three. @param {string} path */
@@ -69,14 +69,14 @@ export function tree(leafEntries) {
  */
 export function sumUp({ chains, some }, kindOf) {
   for (const chain of chains) {
-    for (const node of chain) node.bytes = node.waste = node.count = node.left = 0;
+    for (const node of chain) node.bytes = node.copies = node.count = node.left = 0;
   }
   chains.forEach((chain, i) => {
     const kind = kindOf(some[i]);
     const { count } = some[i];
     for (const node of chain) {
       node.bytes += kind.bytes * count;
-      node.waste += kind.waste * count;
+      node.copies += kind.copies * count;
       node.count += count;
       if (kind.text === undefined) node.left += count;
     }
@@ -85,7 +85,7 @@ export function sumUp({ chains, some }, kindOf) {
 
 /** @param {string} label @param {string} key @returns {Node} */
 function newNode(label, key) {
-  return { label, key, entry: null, children: new Map(), bytes: 0, waste: 0, count: 0, left: 0 };
+  return { label, key, entry: null, children: new Map(), bytes: 0, copies: 0, count: 0, left: 0 };
 }
 
 /**
@@ -102,10 +102,10 @@ export function treeRows(node, closed, depth = 0, rows = []) {
       child = /** @type {Node} */ (child.children.values().next().value);
       label += `/${child.label}`;
     }
-    const { key, entry, bytes, waste, count, left } = child;
+    const { key, entry, bytes, copies, count, left } = child;
     const open = child.children.size > 0 && !closed.has(key);
     const branch = child.children.size > 0;
-    const sums = { bytes, waste, count, left };
+    const sums = { bytes, copies, count, left };
     rows.push({ key, label, depth, entry: branch ? null : entry, open, ...sums });
     if (open) treeRows(child, closed, depth + 1, rows);
   }
@@ -113,7 +113,7 @@ export function treeRows(node, closed, depth = 0, rows = []) {
 }
 
 /**
- * Returns all entries as one list, sorted by bytes, waste or name.
+ * Returns all entries as one list, sorted by bytes, copies or name.
  * @param {Entry[]} leafEntries
  * @param {(entry: Entry) => LeafKind} kindOf
  * @param {Order} order
@@ -121,10 +121,10 @@ export function treeRows(node, closed, depth = 0, rows = []) {
  */
 export function sortedRows(leafEntries, kindOf, order) {
   const rows = leafEntries.map((entry) => {
-    const { bytes, waste, text } = kindOf(entry);
+    const { bytes, copies, text } = kindOf(entry);
     const { name, count, leaf } = entry;
     const left = text === undefined ? count : 0;
-    const all = { bytes: bytes * count, waste: waste * count, count, left };
+    const all = { bytes: bytes * count, copies: copies * count, count, left };
     return { key: `=${leaf}`, label: name, depth: 0, entry, open: false, ...all };
   });
   if (order === "name") return rows.sort((a, b) => countedBefore(a.label, b.label));

@@ -12,7 +12,8 @@ import { Popover } from "./popover.js";
  * @property {number} revision The revision of the program with these problems.
  * @property {Problem[]} rows
  * @property {number[]} counts The numbers of failures, losses and notes.
- * @property {string} lost The bytes per device that all problems waste, or "".
+ * @property {string} loses The losses in sum, or "".
+ * @property {string} know The notes in sum, or "".
  */
 
 /**
@@ -30,7 +31,7 @@ import { Popover } from "./popover.js";
  * Severity -> symbol and word, so that colour is not the only mark.
  * @type {Record<Problem["severity"], [sign: string, word: string]>}
  */
-const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "to know"] };
+const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "note"] };
 
 export class Problems {
   /**
@@ -72,19 +73,19 @@ export class Problems {
    */
   show(data, view, target, live) {
     const fields = refused(view, target);
-    const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = data;
+    const { rows = [], counts = [0, 0, 0], loses = "", know = "", revision = -1 } = data;
     // Problems are computed after edits have settled; until then, they belong to the older program.
     toggle(this.node, "sv-older", revision !== view.revision);
     if (!isNew(this, [rows, counts, fields, live])) return;
-    const [fails, loses, know] = [counts[0] + fields.length, counts[1], counts[2]];
+    const fails = counts[0] + fields.length;
     const { chips } = this;
     setText(chips.fails, `✕ ${fails} ${fails === 1 ? "fails" : "fail"}`);
-    setText(chips.loses, `▲ ${loses} ${loses === 1 ? "loses" : "lose"} ${lost || "something"} ▸`);
-    setText(chips.know, `${know} to know`);
+    setText(chips.loses, `▲ ${loses}`);
+    setText(chips.know, know);
     chips.fails.hidden = !fails;
     chips.loses.hidden = !loses;
-    chips.know.hidden = !know || fails + loses > 0;
-    this.none.hidden = revision < 0 || fails + loses + know > 0;
+    chips.know.hidden = !know || fails > 0 || loses !== "";
+    this.none.hidden = revision < 0 || fails > 0 || loses + know !== "";
     const had = this.list.focused;
     const problems = [...fields, ...rows].sort((a, b) => order(a) - order(b));
     const omitted = counts[0] + counts[1] + counts[2] - rows.length;

@@ -143,9 +143,9 @@ def model_memory(fit: Fit) -> str:
     return str(fit)
 
 
-def model_waste(size: int) -> str:
-    """Formats the bytes per device that replication wastes."""
-    return f"{bytes_text(size)} wasted by replication"
+def model_copies(size: int) -> str:
+    """Formats the bytes of copies on each device."""
+    return f"{bytes_text(size)} of copies"
 
 
 def bytes_in(size: int, memory_kind: str) -> str:
