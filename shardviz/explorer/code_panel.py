@@ -1,4 +1,4 @@
-"""The panel that shows the current state as JAX code."""
+"""The panel that shows the current state as JAX code, and its rules as Python and YAML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class CodePanel(Panel):
     """Generates JAX code after every edit, once a page has requested it."""
 
     name = "code"
-    traits = {"code_data": ""}
+    traits = {"code_data": {}}
     after = frozenset({Event.EDIT})
 
     def __init__(self, page: Page):
@@ -27,7 +27,9 @@ class CodePanel(Panel):
             self.page.show(**self.saved())
 
     def saved(self) -> Mapping[str, object]:
-        return {"code_data": jax_code.code(self.page.session.now)}
+        now = self.page.session.now
+        code = {"JAX": jax_code.code(now), **jax_code.rules_code(now.rules)}
+        return {"code_data": code}
 
     def _ask(self, intent: Intent) -> None:
         self._asked = True

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.format import plural
 from shardviz.base.mesh import MeshSpec
@@ -254,6 +255,47 @@ def _option_code(program: Program, above: list[str], imports: set[str]) -> list[
             text = name
         options.append(f"{name}={text}")
     return options
+
+
+# --- the rules ------------------------------------------------------------------------
+
+
+def rules_code(rules: Rules) -> dict[str, str]:
+    """Returns a rule table as pairs in Python and as YAML, by title; {} without rules.
+
+    `sv.rules`, flax and MaxText read both.
+
+    >>> table = Rules.of(("batch", ("data", "fsdp")), ("seq", None))
+    >>> print(*rules_code(table).values(), sep="\\n")
+    rules = [
+        ('batch', ('data', 'fsdp')),
+        ('seq', None),
+    ]
+    <BLANKLINE>
+    logical_axis_rules:
+      - ["batch", ["data", "fsdp"]]
+      - ["seq", null]
+    <BLANKLINE>
+    """
+    python, yaml, head = "", "", ""
+    for rule in rules:
+        axes = rule.axes if len(rule.axes) > 1 else next(iter(rule.axes), None)
+        target = repr(axes)
+        line = f"- {json.dumps([rule.logical, axes])}"
+        if rule.free:
+            head = "from jax.sharding import PartitionSpec as P\n\n"
+            target = "P.UNCONSTRAINED"
+            line = (
+                f"# {rule.logical!a} is left to the compiler: YAML has no such value."
+            )
+        python += f"    ({rule.logical!r}, {target}),\n"
+        yaml += f"  {line}\n"
+    if not python:
+        return {}
+    return {
+        "Rules as Python": f"{head}rules = [\n{python}]\n",
+        "Rules as YAML": f"logical_axis_rules:\n{yaml}",
+    }
 
 
 def line_to_restore(session: Session) -> str:

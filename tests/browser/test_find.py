@@ -58,6 +58,14 @@ def test_views_tabs_and_arrays(saved: Page):
     assert sentence(saved).startswith("w_out ")
 
 
+def test_the_code_has_the_rules_as_python_and_as_yaml(saved: Page):
+    find(saved, "code")
+    saved.keyboard.press("Enter")
+    for title in ("JAX", "Rules as Python", "Rules as YAML"):
+        expect(saved.get_by_role("button", name=f"Copy: {title}")).to_be_visible()
+    expect(saved.get_by_label("Rules as YAML", exact=True)).to_contain_text('- ["mlp", "model"]')
+
+
 def test_the_best_comes_first_and_arrow_keys_choose(saved: Page):
     options = find(saved, "w_in")
     expect(options.first).to_have_attribute("aria-selected", "true")

@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+import shardviz as sv
+from shardviz.axis_rules.rules import Rules
 from shardviz.base.errors import ShardvizError
 from shardviz.explorer import html_page, jax_code
 from shardviz.explorer.explorer import Explorer
@@ -99,3 +101,15 @@ def test_the_report_of_a_run_reaches_the_view(eight_devices):
     made.session.edit("mesh", "data=2, model=2")
     assert (made.report_data["revision"], made.answer["revision"]) == (0, 1)
     assert np.shape(jax.tree.leaves(report.outputs)[0]) == (64, 512)
+
+
+def test_the_rules_come_back_from_their_python_and_their_yaml():
+    table = [("batch", ("data", "model")), ("it's: [a]", "model"), ("seq", None), ("batch", "data")]
+    code = jax_code.rules_code(Rules.of(*table))
+    assert executed(code["Rules as Python"])["rules"] == table
+    assert [tuple(rule) for rule in sv.rules(code["Rules as YAML"])] == table
+    free = jax_code.rules_code(sv.rules("a -> UNCONSTRAINED\nb -> x"))
+    python = executed(free["Rules as Python"])["rules"]
+    assert [rule.free for rule in sv.rules(python)] == [True, False]
+    assert sv.rules(free["Rules as YAML"]) == sv.rules([("b", "x")])
+    assert jax_code.rules_code(Rules()) == {}

@@ -428,7 +428,7 @@ class Page {
       devices: this.get("devices"),
       menus: this.get("menus"),
       report: this.get("report_data"),
-      code: this.model.get("code_data") ?? "",
+      code: this.get("code_data"),
       stages: this.get("stages_data"),
       plan: this.get("plan_data"),
       timeline: this.get("timeline"),

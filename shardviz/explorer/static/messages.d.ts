@@ -37,8 +37,8 @@ export interface Traits {
   [layout: `layout_${number}`]: SentLayout | { same: number };
   devices: Devices;
   report_data: Report;
-  /** The current state as JAX code. */
-  code_data: string;
+  /** Title -> code: the current state as JAX code, and its rules; empty until requested. */
+  code_data: Record<string, string>;
   target: Target;
   palette: { light: Palette; dark: Palette };
   stages_data: Stages;

@@ -25,7 +25,7 @@ import { besideView } from "./views.js";
 /** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data">} Parts */
 /**
  * The data that the panel shows.
- * @typedef {import("./stages.js").KnownStages & Parts & {code: string,
+ * @typedef {import("./stages.js").KnownStages & Parts & {code: Record<string, string>,
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
@@ -199,7 +199,7 @@ export class ProgramPanel {
    */
   askForContent() {
     const { shown } = this;
-    if (this.tab === "Code" && shown?.live && !shown.code && !this.codeAsked) {
+    if (this.tab === "Code" && shown?.live && !("JAX" in shown.code) && !this.codeAsked) {
       this.codeAsked = true;
       this.act("code");
     }

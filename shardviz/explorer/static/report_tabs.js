@@ -146,10 +146,14 @@ function effectsPart(effects) {
   return [...parts, table(titles, cells)];
 }
 
-/** @param {string} code @returns {Node[]} */
-function codeTab(code) {
-  const copy = copyButton("Copy", () => code, { class: "sv-button sv-copy" });
-  return [copy, h("div", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
+/** Shows each code below its title. @param {Record<string, string>} codes @returns {Node[]} */
+function codeTab(codes) {
+  return Object.entries(codes).map(([title, text]) => {
+    const copy = copyButton("Copy", () => text, { class: "sv-button sv-copy" });
+    copy.setAttribute("aria-label", `Copy: ${title}`);
+    const about = { class: "sv-code sv-mono", text, tabindex: "0", "aria-label": title };
+    return h("section", null, copy, h("h3", { class: "sv-head", text: title }), h("div", about));
+  });
 }
 
 /** Shows names and values on one line. @param {[string, string][]} entries */
