@@ -299,8 +299,8 @@ class Causes:
         if same_operation and not _is_for_result(demand, kind):
             return WithinOperation(**vars(base))
         if isinstance(demand, AskedLater) and not same_operation:
-            # If the operation in the metadata doesn't read the value, a later demand
-            # only counts if it is an explicit request.
+            # If the operation in the metadata doesn't read the value, a later
+            # operation only counts if it is an explicit request.
             if not demand.is_read and not _is_request(demand.asker):
                 demand = Needs()
         cause_type = MOVES[KINDS[kind].effect]

@@ -230,7 +230,7 @@ class _Values:
         return not is_collective and axes <= self.summed.get(value.name, set())
 
     def _split(self, buffer: Buffer, match: _Match) -> Buffer:
-        """Sets a buffer's spec, and its size if it were split like its neighbours."""
+        """Sets a buffer's spec, and the size it would have if split like its neighbours."""
         value, spec = match.value, match.spec
         # An axis counts as used even if only part of it splits a dimension.
         used = set(map(parent_axis, spec.axes))

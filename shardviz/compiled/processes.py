@@ -1,8 +1,8 @@
 """Processes: a target with several processes, and the report of each process.
 
 A collective stays within a process if each of its groups has devices of only one
-process. Otherwise its data is sent between processes, which is slower. If these are on
-different hosts, the data crosses the network.
+process. Otherwise its data is sent between processes, which is slower. If the
+processes are on different hosts, the data crosses the network.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ def _chain(instruction: Instruction) -> Hashable:
     channel = instruction.attributes.number(INSTRUCTION["channel_id"])
     if number is None or not channel:
         return None
-    # Find the computation that calls the part's fusion.
+    # The parts share the computation that calls their fusions.
     host = instruction.computation
     for _ in range(4):
         calls = [c for c in host.callers if c.opcode in ("fusion", "async-start")]

@@ -43,7 +43,7 @@ class PictureCache:
         """Returns the picture of the devices, and the pictures of all arrays.
 
         If the selected array has no layout, its last picture is kept. `pictured` then
-        has the numbers of its layout. Other arrays without a layout have no picture.
+        has the numbers of that picture's layout. Other arrays without a layout have no picture.
         """
         devices = self._device_view(document, placement)
         return devices, self._array_pictures(document, placement)

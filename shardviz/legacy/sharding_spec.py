@@ -136,7 +136,7 @@ class Replicated:
 
 def _count(value: object, name: str, least: int = 1) -> int:
     count = check_size(value, f"The {name}", SpecError)
-    # A sharded axis is also a device axis, so it has at most that many entries.
+    # Sharded axes are device axes too, so MAX_DEVICES also limits their size.
     if not least <= count <= MAX_DEVICES:
         raise SpecError(
             f"The {name} is between {least} and {MAX_DEVICES:,}; got {shown(count)}."

@@ -248,8 +248,8 @@ class _SummedAfter(TypedEvaluation):
 def name_in_loop(equation: Any) -> str:
     """Returns the one variable from outside a loop that an expression reads.
 
-    Returns `""` if there isn't exactly one. The equation that sums a gradient has the
-    source line and the expression that read the variable.
+    Returns `""` if there isn't exactly one. An equation that sums a gradient has the
+    source position of the forward expression, which reads the variable.
     """
     for frame in jax_compat.line_frames(equation):
         if is_user_file(frame.file_name):

@@ -161,7 +161,7 @@ def planned_headline(plan: Plan, roofline: Roofline) -> JsonDict:
 
 
 def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonDict:
-    """Returns the least times of a headline, with their bars."""
+    """Returns the least times for the page's headline, with the lengths of their bars."""
     if roofline.seconds is None:
         return {}
     parts, longest = [], roofline.seconds or 1.0

@@ -178,7 +178,7 @@ def cause_among_processes(text: str) -> FailureCause | None:
 
 
 def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
-    """Returns the first of these frames that is in the user's code, or `""`."""
+    """Returns the line of the first frame in the user's code, or `""`."""
     for path, line in frames:
         if is_user_file(path) and not path.startswith("<"):
             return line_in_words(path, line)
@@ -186,7 +186,7 @@ def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
 
 
 def source_of(error: BaseException) -> str:
-    """Returns the innermost line of user code that an exception passed, or `""`."""
+    """Returns the innermost line of user code in a traceback, or `""`."""
     frames: list[tuple[str, int | str]] = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         frames.append((frame.f_code.co_filename, line))

@@ -60,7 +60,7 @@ def edit(fact: TypeEdit) -> str:
 
 
 def _call(fact: TypeEdit) -> tuple[str, str]:
-    """Returns the code of an edit, and its condition; `""` if it is always right."""
+    """Returns an edit's code, and when the edit is right (`""` means always)."""
     match fact:
         case ReshardOperands(spec=spec):
             return f"jax.sharding.reshard(..., {spec}) of {_operands(fact)}", ""

@@ -41,15 +41,18 @@ _TOLERANCE = {
     "float16": 5e-3,
     "bfloat16": 3e-2,
 }
-_NARROW_TOLERANCE = 0.3  # for floats of at most 8 bits
+# The tolerance for floats of at most 8 bits.
+_NARROW_TOLERANCE = 0.3
 
 # By default, GPUs and TPUs multiply float32 with fewer bits (TF32, bfloat16).
 _COARSE = {"float32": 5e-3, "complex64": 5e-3}
 # Results may differ by this many times the effect of perturbed arguments, because every
 # operation rounds.
 MARGIN = 4.0
-_HIDDEN = 0.25  # of a block's median size; rounding usually changes less than that
-_INCONCLUSIVE = 0.25  # of the largest value; larger rounding could hide a mistake
+# As a fraction of a block's median size. Rounding usually changes less than that.
+_HIDDEN = 0.25
+# As a fraction of the largest value. Larger rounding could hide a mistake.
+_INCONCLUSIVE = 0.25
 _ZERO = 1e-7
 _LEAST_DRAWS = 2
 # An element that is pure rounding error changes in only some draws, so a block of such

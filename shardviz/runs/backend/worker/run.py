@@ -309,7 +309,7 @@ class _DumpReader:
         )
         seconds = time.perf_counter() - self.begun
         self.job.note(partitioned=collectives, partition_s=seconds)
-        assert self.job.preview is not None  # else `done` is True from the start
+        assert self.job.preview is not None  # without a preview, `done` is always True
         self.job.preview(self.job.report)
 
 
