@@ -64,20 +64,6 @@ def test_a_size_is_typed_where_it_stands(kernel: Kernel):
     expect(chip(kernel, "data")).to_have_attribute("title", "data: 4-way, the compiler chooses")
 
 
-def test_a_size_that_no_axis_has_is_mended_in_the_text_of_the_mesh(kernel: Kernel):
-    size = kernel.page.get_by_label("Size of model")
-    size.fill("two")
-    size.press("Enter")
-    assert mesh_of(kernel) == {"data": 4, "model": 2}
-    field = kernel.page.get_by_label("Mesh axes", exact=True)
-    expect(field).to_have_value("data=4, model=two")
-    expect(kernel.page.locator(".sv-axes > .sv-field .sv-error")).to_contain_text("model=two")
-    field.fill("data=4, model=4")
-    field.press("Enter")
-    assert mesh_of(kernel) == {"data": 4, "model": 4}
-    expect(size).to_have_value("4")
-
-
 def test_a_chip_says_who_decides_how_its_axis_is_used(kernel: Kernel):
     kernel.made.session.edit("types", "Explicit")
     kernel.answer()
@@ -147,12 +133,3 @@ def test_a_dimension_is_split_from_its_menu(kernel: Kernel):
     kernel.page.get_by_label("Do not split dimension 1 over model").click()
     assert spec_of(kernel) == "P('data', None)"
     expect(kernel.page.locator('[data-drop-dim="1"]')).to_contain_text("mlp")
-
-
-def test_a_shape_with_names_fills_both_fields(kernel: Kernel):
-    shape = kernel.page.get_by_label("Array shape")
-    shape.fill("layers:8 embed:512 mlp:64")
-    shape.press("Enter")
-    kernel.answer()
-    expect(kernel.page.get_by_label("Logical axes")).to_have_value("layers embed mlp")
-    expect(kernel.page.locator(".sv-dimrow:visible")).to_have_count(3)

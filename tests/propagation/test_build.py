@@ -17,7 +17,6 @@ from shardviz.plans.backend import build_plan, pipeline
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.programs.backend.build_program import build_program
 from shardviz.programs.backend.devices import MOST_NAMED
-from tests.program.helpers import in_new_python
 from tests.propagation.planning import MESH, W, X, plan, program
 
 
@@ -186,20 +185,3 @@ def test_arguments_in_trees_keep_their_names(eight_devices):
     names = [op.name for op in found.ops if op.kind != "op"]
     assert names == ["params.a b.w", "params.layers[0]", "x", "output.y", "output.z"]
     assert str(found.op("output.y").origins["data"]) == "data from argument x"
-
-
-PLANNED_FIRST = """
-import jax
-import shardviz as sv
-def log(x):
-    jax.debug.print("sum {}", x.sum())
-    return x * 2
-program = sv.program(log, sv.array("x", (8, 8), spec="data"), mesh="data=4")
-assert sv.plan(program).ok
-print(sv.run(program).error)
-"""
-
-
-def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
-    # Planning starts jax: by then enough devices must have been requested.
-    assert in_new_python(PLANNED_FIRST).splitlines()[-1] == "None"

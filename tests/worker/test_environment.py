@@ -48,7 +48,12 @@ def environment_of(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "times"), [("a cache on disk", 2), ("settings", 1), ("a file of flags", 1)]
+    ("name", "times"),
+    [
+        pytest.param("a cache on disk", 2, marks=pytest.mark.long),
+        ("settings", 1),
+        ("a file of flags", 1),
+    ],
 )
 def test_what_is_set_for_the_kernel_changes_nothing_in_the_worker(name, times, tmp_path):
     for _ in range(times):
