@@ -513,7 +513,7 @@ def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> Mes
     for mesh in meshes:
         if mesh is None:
             continue
-        # Abstract arrays have a mesh without devices; prefer the same mesh with them.
+        # Abstract arrays have a mesh without devices; prefer the same mesh with devices.
         if in_context is not None and in_context.concrete and not mesh.concrete:
             if in_context.shape == mesh.shape:
                 return in_context

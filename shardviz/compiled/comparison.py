@@ -89,8 +89,7 @@ class Comparison(Displayed):
         """A summary of the changes, such as `2 kept, 3 combined into 1, 1 added`."""
         if not self.changes:
             return "no collectives"
-        # For a plan, which is an estimate, a correct prediction matters more than a
-        # count.
+        # A plan is an estimate, so whether it was right matters more than a count.
         if self.same and self.before == "propagated":
             return "as planned"
         number = Counter(c.kind for c in self.changes)

@@ -317,7 +317,7 @@ def collective_bounds(
 ) -> dict[int, Bound]:
     """Returns the least times of collectives, by their position in `collectives`.
 
-    For each condition, only the collectives of the costliest branch are included.
+    Of each conditional, only the collectives of the costliest branch are included.
     """
     bounds = [collective_bound(c, chip, topology, mesh) for c in collectives]
     paths = [collective.op.split("/") for collective in collectives]

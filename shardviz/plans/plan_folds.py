@@ -203,7 +203,7 @@ def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
             # Users don't see comprehensions as functions.
             if name.endswith("comp>") or name == "<genexpr>":
                 continue
-            # The line of the caller, counted from the innermost.
+            # `op.stack` begins with the innermost line; find the line of this call.
             above = len(op.calls) - number
             line = next(iter(op.stack[above : above + 1]), "")
             lines = callers.setdefault((*path, name), [])

@@ -96,7 +96,7 @@ class PaddedDimension(PlanNote):
 
 @dataclass(frozen=True)
 class UnevenResult(PlanNote):
-    """A result is not split like the value it returns, as results must divide evenly.
+    """A result must divide evenly, so it is not split like the value that it returns.
 
     Attributes:
         value: the name of the returned value.

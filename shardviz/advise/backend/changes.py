@@ -147,7 +147,7 @@ def find_changes(
     by_subject: dict[tuple[str, ...], Candidate] = {}
     reordered: list[Candidate] = []
     try:
-        # Each round costs more per program than the previous one and keeps fewer.
+        # Each round keeps fewer programs than the previous one, and costs more for each.
         planned = _plan(unwanted, before, refused)
         better = _partition(unwanted, before, planned, refused)
         _compile(unwanted, better, refused, by_subject)

@@ -83,7 +83,7 @@ class RulesPanel(Panel):
     def _choose(self, cell: str) -> None:
         """Chooses a dimension, and searches for edits that would split it."""
         document = self.page.session.now
-        # For just an array, choose the dimension that most likely needs an edit.
+        # If the cell is just an array, choose the dimension likeliest to need an edit.
         if cell.isdecimal() and int(cell) < len(document.arrays):
             cell = first_cell(document, int(cell))
         self.cell = cell

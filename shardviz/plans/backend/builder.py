@@ -173,7 +173,7 @@ class PlanBuilder:
         for edge in edges:
             origin = ends.get(edge.source, "")
             names = dict.fromkeys(ends.get(target, "") for target in edge.targets)
-            # Operands and results can be the same value, so skip steps to itself.
+            # Operands and results can be the same value; skip steps from it to itself.
             to = tuple([name for name in names if name not in ("", origin)])
             if origin and to:
                 step = Step(edge.number, edge.axis, value.op.name, origin, to)

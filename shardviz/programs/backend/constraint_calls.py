@@ -109,7 +109,7 @@ class ConstraintCalls(CallListener):
         self.raised: Constraint | None = None
         self._open: list[_Call] = []
         self._bottom: FrameType | None = None
-        # Line of each traced function; False if jax only needed its result shapes.
+        # Line of each traced function -> False if jax only needed its result shapes.
         self._traced: dict[str, bool] = {}
         # Maps each function's line to its calls, including traces for shapes only.
         self._calls: dict[str, list[Constraint]] = {}

@@ -55,7 +55,7 @@ SELECT, INTEGER_POW, REDUCE_SUM, ADD_ANY = (
 RANDOM_BITS, PLATFORM_INDEX = "random_bits", "platform_index"
 DEBUG_CALLBACK, DEBUG_PRINT = "debug_callback", "debug_print"
 
-#: Primitives that only wrap a function, so their contents count as no deeper.
+#: Primitives that only wrap a function, so they add no level of nesting.
 CALLS = (JIT, "pjit", "closed_call")
 #: Primitives of `jax.debug.callback` and `jax.debug.print`, which have no results.
 DEBUG_CALLS = (DEBUG_CALLBACK, DEBUG_PRINT)

@@ -209,7 +209,7 @@ class _NamesOtherMesh:
 
 @dataclass(frozen=True, eq=False)
 class _Failed:
-    """Tracing fails in a context for another reason."""
+    """Tracing fails in a context, but not because the function names another mesh."""
 
     error: Exception
 

@@ -157,7 +157,7 @@ class TypedEvaluation:
             refused, message = error, str(error).strip()
         types, backward = map(jax.typeof, operands), id(equation) in self._backward
         noted = TypeRefusal(name, line, tuple(map(str, types)), message, (), backward)
-        # Loops over layers and jax's own passes can refuse the same line repeatedly.
+        # jax may refuse the same line repeatedly, for example in a loop over layers.
         key = (line, message)
         # The first refusal with this key keeps its edits, so that edit numbers stay
         # valid.
