@@ -40,7 +40,8 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 
 OK, BROKEN, WRONG = 0, 1, 2
-EXIT_CODES = {True: OK, False: BROKEN}  # success -> exit code
+# Success -> exit code.
+EXIT_CODES = {True: OK, False: BROKEN}
 
 
 class InputError(ShardvizError):

@@ -67,8 +67,10 @@ from shardviz.programs.effects import Effects
 from shardviz.programs.program import Program
 from shardviz.runs.cached import MeshComparison
 
-LEAST_WIDTH = 20  # letters per line
-LETTERS = 110  # per line of a picture that contains only text
+# The smallest allowed line width of text, in letters.
+LEAST_WIDTH = 20
+# Letters per line of a picture that contains only text.
+LETTERS = 110
 
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FOLDER = "shardviz_locks"
 OPTION = "--shardviz-update"
-_written = pytest.StashKey[dict[Path, str]]()  # lock -> test that wrote it
+# Lock file -> the test that wrote it.
+_written = pytest.StashKey[dict[Path, str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -782,7 +782,7 @@ def _plan(program: Program, results: Results) -> Iterator[Problem]:
     plan = results.plan
     if plan is None:
         return
-    # If arrays cannot be laid out, they are the cause and already reported.
+    # If arrays cannot be laid out, they are the cause, and they are already reported.
     if plan.error is not None and not program.problems:
         yield NoPlan(plan.error)
     by_effect: dict[str, list[Constraint]] = {}

@@ -24,7 +24,8 @@ from shardviz.programs.program import Program
 OVER = ("mesh", "arguments", "rules", "donate", "remat", "device order")
 #: The index of the chosen option for each choice; 0 is the current state.
 Point = tuple[int, ...]
-_SMALL = 1000  # arrays of at most 1/1000 of all bytes are not varied
+# Arrays of at most 1/1000 of all bytes are not varied.
+_SMALL = 1000
 
 
 class Choice(NamedTuple):

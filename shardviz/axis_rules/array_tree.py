@@ -540,7 +540,7 @@ def _joined(path: str, key: object) -> str:
 
 
 def is_optimizer_state(value: object) -> bool:
-    """Whether `value` is an optax object, except `LookaheadParams` and similar ones."""
+    """Whether `value` is an optax state; `LookaheadParams` and similar types are not."""
     return is_optimizer_type(type(value))
 
 

@@ -46,7 +46,8 @@ from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
 from shardviz.programs.program import Program
 
-MAX_JSON = 1 << 25  # in bytes; MaxText's record of a 671B model has 1 MB
+# Limit in bytes. MaxText's record of a 671B model has 1 MB.
+MAX_JSON = 1 << 25
 
 
 def rules(

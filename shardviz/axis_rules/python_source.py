@@ -119,7 +119,7 @@ class _Source:
                 rights.append(entry.elts[1])
         if any(self._is_spec(right) for right in rights):
             return 3
-        # A dict from strings to strings could be anything, so it is no table.
+        # A dict from strings to strings could be anything, so don't treat it as a table.
         by_names = isinstance(node, (ast.List, ast.Tuple)) and rights
         return int(bool(by_names) and all(map(self._is_target, rights)))
 

@@ -73,7 +73,7 @@ class Wish(Fact):
         if problem := rank_problem(want, len(names)):
             raise SpecError(str(problem))
         spec = want.of_rank(len(names))
-        # A dialect that drops axes of size 1 never produces a spec with them.
+        # A dialect that drops axes of size 1 never produces a spec with such axes.
         drops_axes = isinstance(dialect, NameDialect) and dialect.drops_size_one
         if drops_axes and mesh is not None:
             spec = without_size_one(spec, mesh)

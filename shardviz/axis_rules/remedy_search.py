@@ -547,7 +547,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         assert self.mesh is not None
         assert self.leaf.shape is not None
         shape = self.leaf.shape
-        # Keyed by shard shape: the bytes don't depend on the axes that produce it.
+        # Keyed by shard shape: the bytes don't depend on the axes that split it.
         shards: dict[tuple[int, ...], tuple] = {shape: ((),) * len(shape)}
         for axis in self.axes:
             parts = self.mesh.shape[axis]

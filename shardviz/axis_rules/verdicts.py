@@ -125,7 +125,7 @@ class Applied(Deciding):
     """
 
     outcome = Outcome.APPLIED
-    # Used only for the sentence, so verdicts that differ here compare equal.
+    # Used only in the sentence: verdicts that differ only in these fields are equal.
     mesh: MeshSpec | None = field(default=None, compare=False)
     drops_size_one: bool = field(default=False, compare=False)
 
@@ -241,7 +241,7 @@ class Taken(Verdict):
 
 @dataclass(frozen=True, repr=False)
 class PartTaken(Taken):
-    """Other dimensions use some of the rule's axes, but it needs all of them."""
+    """Other dimensions use some of the rule's axes, but the rule needs all."""
 
     outcome = Outcome.PART_TAKEN
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 
-_PART = re.compile(r":\((\d+)\)(\d+)$")  # a Shardy sub-axis: data:(1)2
+# The suffix of a Shardy sub-axis, as in `data:(1)2`.
+_PART = re.compile(r":\((\d+)\)(\d+)$")
 
 
 @lru_cache(maxsize=4096)

@@ -28,9 +28,11 @@ from shardviz.base.pairing import pair
 Key = Callable[[Collective], Hashable]
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
-_WIDTH = re.compile(r"\d+")  # bits per element: 16 in bf16, 8 in f8e4m3
+# The bits per element in a dtype's name: 16 in bf16, 8 in f8e4m3.
+_WIDTH = re.compile(r"\d+")
 
-_LAST = 1 << 62  # sort key for a missing position: after all others
+# The sort key of a missing position, which comes after all others.
+_LAST = 1 << 62
 
 
 class Traffic(NamedTuple):

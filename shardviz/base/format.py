@@ -22,7 +22,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-MOST_COMPARED = 1000  # names; comparing more would make a typo hint too slow
+# Comparing more names than this would make a typo hint too slow.
+MOST_COMPARED = 1000
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -366,7 +367,8 @@ def _in_order(column: tuple[str, ...]) -> tuple[str, ...]:
 
 
 FEW = 4
-FIRST_IDS = 8  # shown if more than MOST_IRREGULAR ids have no pattern
+# Number of ids shown if more than MOST_IRREGULAR ids have no pattern.
+FIRST_IDS = 8
 MOST_IRREGULAR = 1 << 16
 
 

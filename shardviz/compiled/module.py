@@ -35,7 +35,8 @@ INSTRUCTION = {
 }  # fmt: skip
 METADATA = {"op_name": 2, "source_file": 3, "source_line": 4, "stack_frame_id": 15}
 SHAPE = {"element_type": 2, "dimensions": 3, "tuple_shapes": 4}
-LITERAL_INTEGERS = (4, 5, 6, 7)  # s32s, s64s, u32s, u64s
+# The fields of a literal with integers: s32s, s64s, u32s and u64s.
+LITERAL_INTEGERS = (4, 5, 6, 7)
 
 # `PrimitiveType` in xla_data.proto -> the name that XLA prints, and bits per element.
 TYPES = {

@@ -186,7 +186,7 @@ def _next_fold(
         long, breadth = shape[along], shape[1 - along]
         if long <= page[along] or long / breadth < 2 * target:
             continue
-        # Don't fold levels that fit the page; only longer, outer levels need it.
+        # Don't fold levels that fit the page; only longer, outer levels need folds.
         levels = []
         for level in grid.along(along):
             if level.axis not in grid.folded and level.length > page[along]:

@@ -43,7 +43,8 @@ from shardviz.draw.picture import (
 )
 
 MOST_LABELS = 4096
-LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
+# Font sizes, in points.
+LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0
 
 
 # Text size at an array's edge; distance and width of the coloured bar, in points.

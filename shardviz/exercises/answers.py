@@ -27,7 +27,8 @@ from shardviz.programs.program import Program
 
 # Users may pass any object: text, or a value of shardviz, jax or numpy.
 Answer: TypeAlias = Any
-MOST = 10_000  # maximum number of entries read from an answer
+# Maximum number of entries read from an answer.
+MOST = 10_000
 _EXPLORER = "shardviz.explorer.explorer"
 
 

@@ -47,7 +47,8 @@ from shardviz.programs.program import Program
 
 # Attributes of a Document that are kept when another program is opened.
 _KEPT = ("target", "own", "revision", "by")
-AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # names for new axes
+# Names for new mesh axes, in order of preference.
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")
 
 
 def apply(

@@ -76,7 +76,8 @@ PANELS: tuple[type[Panel], ...] = (
     CodePanel,
 )
 BEAT_WAIT_S = 0.5
-MOST_PAGES = 8  # pages whose open view is remembered
+# Maximum number of pages whose open view is remembered.
+MOST_PAGES = 8
 _VIEW = "application/vnd.jupyter.widget-view+json"
 P = TypeVar("P", bound=Panel)
 

@@ -66,8 +66,10 @@ _WIDE = ("float64", "complex128", "int64", "uint64")
 # Limits for the line that restores the state: its characters and its model leaves.
 LONGEST_LINE = 20_000
 MOST_IN_LINE = 200
-MOST_INLINE = 60  # characters; longer options become variables above the call
-MOST_SIMULATED = 1 << 16  # larger device ids come from another machine
+# Options longer than this, in characters, become variables above the call.
+MOST_INLINE = 60
+# Larger device ids come from another machine.
+MOST_SIMULATED = 1 << 16
 _DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
 
 
@@ -113,7 +115,7 @@ def code(document: Document) -> str:
 
 
 def _identifier(text: str, used: set[str]) -> str:
-    """Turns `text` into an identifier that is not in `used`, and adds it there."""
+    """Turns `text` into an identifier that is not in `used`, and adds it to `used`."""
     # Python normalizes identifiers to NFKC, too.
     name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", text)).rstrip("_") or "_"
     if not name.isidentifier() or keyword.iskeyword(name):

@@ -18,8 +18,10 @@ from types import CodeType
 from shardviz.base.partition_spec import Spec, memory_of
 from shardviz.base.typing import PyTree, UserFunction
 
-LINE = 80  # characters; longer expressions are wrapped
-NAMELESS = "function"  # name for functions that have none
+# Expressions longer than this, in characters, are wrapped.
+LINE = 80
+# The name given to functions that have none.
+NAMELESS = "function"
 
 
 # --- values ---------------------------------------------------------------------------

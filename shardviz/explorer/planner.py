@@ -30,7 +30,8 @@ from shardviz.programs.program import Program
 from shardviz.runs.cache import ExecutableCache
 
 SETTLE_S = 0.15
-MOST_AUTOMATIC = 512  # simulated devices; compiles for more take many seconds
+# Compiling for more simulated devices than this takes many seconds.
+MOST_AUTOMATIC = 512
 # A superseded compile is cancelled only after this time: a new worker takes as long.
 PATIENCE_S = 3.0
 _UNTRACED = ("program", "target", "trace", "lower")

@@ -23,18 +23,19 @@ from shardviz.explorer.session import Session
 from shardviz.explorer.targets import DevicePlacement
 from shardviz.runs.cache import ExecutableCache
 
-LONGEST_TEXT = 400  # characters of a key that a page sends
+# Maximum length of a key that a page sends, in characters.
+LONGEST_TEXT = 400
 ViewName: TypeAlias = Literal["Layout", "Rules", "Model", "Program"]
 
 
 class Event(Enum):
     """An event after which panels are refreshed."""
 
-    EDIT = auto()  # the session has a new document
-    MESSAGE = auto()  # a message from the page was handled, without an edit
-    WORK = auto()  # a plan, compile or run made progress
-    PLACEMENT = auto()  # a compile chose a new device order
-    BEAT = auto()  # a second has passed
+    EDIT = auto()  # The session has a new document.
+    MESSAGE = auto()  # A message from the page was handled, without an edit.
+    WORK = auto()  # A plan, compile or run made progress.
+    PLACEMENT = auto()  # A compile chose a new device order.
+    BEAT = auto()  # A second has passed.
 
 
 @dataclass(frozen=True)

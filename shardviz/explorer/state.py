@@ -37,7 +37,8 @@ from shardviz.gallery.programs import is_known, known_program
 from shardviz.programs.program import Program
 
 VERSION = 1
-MAX_NAME = 100  # characters of a function's name
+# Maximum length of a function's name, in characters.
+MAX_NAME = 100
 
 
 # --- writing --------------------------------------------------------------------------

@@ -23,7 +23,8 @@ FEWEST_VALUES = 4
 NAMED_SHARE = 1 / 3
 BACKWARD, LOOP = "backward pass", "loop"
 
-_NUMBERED_CALL = re.compile(r" \(\d+\)$")  # suffix of a repeated call, as in `relu (2)`
+# The suffix of a repeated call, as in `relu (2)`.
+_NUMBERED_CALL = re.compile(r" \(\d+\)$")
 _WRAPPED = re.compile(r"(\w+)\((.*)\)")
 _NAME = re.compile(r"[A-Za-z][\w.\-]*")
 # Transformations whose names jax wraps around scope names.

@@ -328,7 +328,7 @@ def _result_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
         spec = before
         if spec is None and output.name in planned:
             spec = planned[output.name].spec
-        # If the user requested a spec for the result, it is more likely to be the cause.
+        # A spec that the user requested for a result is more likely to be the cause.
         distance = 2.0 if before is None else 1.0
         for variant in unwanted.specs(output.shape, spec or Spec()):
             specs: OutSpecs = SpecsByName({**requested, output.name: variant})

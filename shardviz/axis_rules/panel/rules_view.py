@@ -20,7 +20,7 @@ from shardviz.explorer.session import Session
 from shardviz.explorer.session_view import filled
 
 MOST_REMEDIES = 5
-#: Limits of a saved page: dimensions with their rules, and those with remedies.
+#: The most dimensions that a saved page explains, and the most with remedies.
 MOST_SAVED_CELLS = 400
 MOST_SAVED_REMEDIES = 24
 

@@ -280,9 +280,9 @@ def misfit(fact: Misfit) -> str:
     )
 
 
-#: Shown next to each rule, if the array's own spec overrides them.
+#: Shown next to each rule, if the array's own spec overrides the rules.
 OVERRULED = "not asked: the array's own PartitionSpec wins"
-#: Shown above the rules, if the array's own spec overrides them.
+#: Shown above the rules, if the array's own spec overrides the rules.
 OWN_SPEC = "its own PartitionSpec: wins over every rule"
 BY_PATH = "from the audit's table of paths"
 

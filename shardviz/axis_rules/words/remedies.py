@@ -170,7 +170,7 @@ def effect(fact: Remedy) -> str:
         parts.append(_saved(fact.leaf_bytes_saved, fact.bytes_saved))
     if fact.others:
         verb = by_count(len(fact.others), "changes", "change")
-        # Fold layers, because a rule often changes the same array in each of them.
+        # Fold layers, because a rule often changes the same array in each layer.
         names = joined((layers.name for layers in fold(fact.others, str)), limit=4)
         parts.append(f"{plural(len(fact.others), 'other array')} {verb}: {names}")
     return "; ".join(parts)

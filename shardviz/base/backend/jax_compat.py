@@ -330,7 +330,8 @@ def closure_of(fn: object) -> dict[str, Any]:
 
 # Functions of jax and flax whose calls are observed while a program is traced.
 
-TRACE_BEGINS = "DynamicJaxprTrace"  # jax creates one for each function it traces
+# jax creates an object of this class for each function it traces.
+TRACE_BEGINS = "DynamicJaxprTrace"
 CONSTRAINT_FUNCTIONS = (
     ("jax._src.pjit", "with_sharding_constraint"),
     ("jax._src.pjit", "reshard"),

@@ -15,7 +15,7 @@ from shardviz.plans.plan import Plan
 
 # --- the stages -----------------------------------------------------------------------
 
-#: Stage -> the text shown while it has no result, and the reason.
+#: Stage -> the text shown while the stage has no result, and the reason.
 WAITING = {
     "propagated": ("not yet", "The program is planned when the edits settle."),
     "partitioned": ("not yet", ""),

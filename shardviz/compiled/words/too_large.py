@@ -5,7 +5,8 @@ from __future__ import annotations
 from shardviz.base.format import bytes_text, joined, plural
 from shardviz.compiled.too_large import LargeValue, MemoryAdvice, TooLarge
 
-_MOST = 6  # values listed
+# Maximum number of values to list.
+_MOST = 6
 _MOST_TITLES = 4
 _TRIES = {
     "arguments": "Arguments and results alone are too large, so nothing inside the function"

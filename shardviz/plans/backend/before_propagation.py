@@ -171,7 +171,7 @@ def operations_in(op: ir.Operation, inner_first: bool = False) -> list[Any]:
 def _remove_dead_in(op: ir.Operation) -> None:
     for region in op.regions:
         for block in region.blocks:
-            # In reverse, so that operations used only by dead ones are removed too.
+            # Go backwards, so that operations used only by dead ones are removed too.
             for item in reversed(list(block.operations)):
                 inner = item.operation
                 if _is_read(inner) or _has_effects(inner):

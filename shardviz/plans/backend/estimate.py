@@ -70,7 +70,8 @@ _SPLIT_CALLS = frozenset({
     "PartialReduce", "MoveToHost", "MoveToDevice",
 })  # fmt: skip
 _DIM = re.compile(r"\{([^{}]*)\}")
-_PAIRS = 4096  # maximum number of pairs read from a permutation
+# Maximum number of pairs read from a permutation.
+_PAIRS = 4096
 _Axes = tuple[str, ...]
 
 

@@ -164,7 +164,7 @@ def _are_registered(operations: Iterable[str]) -> bool:
 
 
 def _knows_passes() -> bool:
-    """True if `PASSES` has all of Shardy's passes, and MLIR has those for estimates.
+    """True if `PASSES` has all of Shardy's passes, and MLIR has all for estimates.
 
     Raises:
         LookupError: names the unknown and the missing passes.

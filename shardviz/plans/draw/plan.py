@@ -54,7 +54,8 @@ from shardviz.programs.constraints import (
     logical_name,
 )
 
-LETTERS = 118  # characters per line of text in a picture
+# Characters per line of text in a picture.
+LETTERS = 118
 MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
 INDENT = 10.0
 # No line limit for origins and estimates, which are what people read a plan for.
@@ -343,7 +344,8 @@ def explanation_text(explanation: Explanation, width: int, full: bool = False) -
     return paragraphs([head, *lines], width)
 
 
-MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # lines of text
+# Lines of text: at most so many for collectives, and at least so many for values.
+MOST_DIFFERENCES, LEAST_VALUES = 40, 12
 
 
 def draw_plan_difference(

@@ -20,7 +20,8 @@ from shardviz.plans.plan_values import (
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
 MOST_NOTES = 20
-NOWHERE = -1  # index of a name that is not a value of the plan
+# The index of a name that is not a value of the plan.
+NOWHERE = -1
 COLUMNS = (
     "name",
     "kind",

@@ -68,7 +68,8 @@ _COLLECTIVES = (
     names.PMAX,
     names.PMIN,
 )
-_MAX_ROUNDS = 4  # loop iterations to try until the carry's relations are stable
+# Loop iterations to try until the carry's relations are stable.
+_MAX_ROUNDS = 4
 
 _Kind = Literal[
     "same", "zero", "block", "sum", "max", "min", "equal", "row", "total", "read early"

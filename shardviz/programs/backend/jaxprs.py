@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
 AnyJaxprT = TypeVar("AnyJaxprT", "ClosedJaxpr", "Jaxpr", "ClosedJaxpr | Jaxpr")
-_NO_MESHES = (type(None), str, int, tuple, list, dict)  # parameter types without a mesh
+# Types of parameters that contain no mesh.
+_NO_MESHES = (type(None), str, int, tuple, list, dict)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
     def change(equation: JaxprEqn) -> list[JaxprEqn]:
         equation = without_context_mesh(equation)
         if equation.primitive.name in (names.CONSTRAINT, names.RESHARD):
-            # Replaced by a copy, so that the result stays a separate value.
+            # Replace it by a copy, so that the result stays a separate value.
             return [equation.replace(primitive=jax.lax.copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)

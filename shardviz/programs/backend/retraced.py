@@ -171,7 +171,7 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
 
     def change(equation: Any) -> list[Any]:
         if equation.primitive.name in DEBUG_CALLS:
-            # Recorded by line, so that a print in a loop is listed once.
+            # Record source lines, so that a print in a loop is listed once.
             left_out.append(users_line(equation) or equation.primitive.name)
             return []
         return [with_inner(equation, without)]

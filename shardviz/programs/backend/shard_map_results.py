@@ -265,7 +265,7 @@ class ShardMapResults:
         return axes, len(axes) == 1
 
     def _remedies(self) -> set[_Remedy | None]:
-        """Returns the remedies that the results need; None for unknown ones."""
+        """Returns the remedies that the results need, and None if any is unknown."""
         remedies = set[_Remedy | None]()
         for number, result in enumerate(self._results):
             for axis in result.varying - {*self._specs[number].axes}:

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
     from shardviz.programs.backend.jaxpr_names import AnyJaxpr, Atom
 
-_MAX_EDITS, _MAX_TRIED = 4, 32  # per refusal: edits to keep, operand specs to try
+# Limits per refusal: edits to keep, and operand specs to try.
+_MAX_EDITS, _MAX_TRIED = 4, 32
 _CALLS = (*names.CALLS, names.CUSTOM_JVP, names.CUSTOM_VJP)
 # Operations with a parameter for the result sharding.
 _RESULT_SHARDINGS = {
@@ -65,7 +66,8 @@ _RESULT_SHARDINGS = {
 _SHARDINGS = (names.CONSTRAINT_SHARDING, names.DOT_SHARDING, names.RESHARD_SHARDING)
 # The spec of a value; in a `shard_map`, the set of axes over which it varies.
 _Type = Spec | frozenset[str]
-_Call = Callable[[Sequence[Any]], Sequence[Any]]  # maps operands to results
+# A function from operands to results.
+_Call = Callable[[Sequence[Any]], Sequence[Any]]
 _Edits = Iterator[tuple[TypeEdit, _Call]]
 
 

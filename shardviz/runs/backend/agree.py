@@ -26,7 +26,8 @@ from shardviz.runs.backend.inputs import copies_allowed, is_global, partial_axes
 from shardviz.runs.backend.rendezvous import Rendezvous
 from shardviz.runs.backend.runner import Job
 
-_MOST_DIGESTED = 64 << 20  # bytes; larger arrays are sampled
+# Arrays with more bytes than this are sampled.
+_MOST_DIGESTED = 64 << 20
 
 
 def join(job: Job, mesh: Mesh) -> None:

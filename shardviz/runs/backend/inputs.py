@@ -23,7 +23,8 @@ from shardviz.programs.backend.bridge import jax_dtype, key_implementation
 from shardviz.programs.backend.trace import donated_leaves, placed_spec
 from shardviz.programs.program import Program
 
-_SLICE_ELEMENTS = 1 << 22  # number of elements computed at a time
+# Number of elements computed at a time.
+_SLICE_ELEMENTS = 1 << 22
 
 
 def copies_allowed() -> ContextDecorator:

@@ -50,8 +50,10 @@ _FINAL = re.compile(r"module_(\d+)\..*[._]after_optimizations\.hlo\.pb$")
 PASSES = "spmd|shardy"
 ONE_DEVICE = OneDevice()
 
-_MAX_MESSAGE = 300  # characters kept of an error message
-_LEAST_FREE = 2**25  # bytes of disk; a dump for 64 devices is about 1 MiB
+# Number of characters to keep of an error message.
+_MAX_MESSAGE = 300
+# Free bytes of disk that a dump needs. A dump for 64 devices is about 1 MiB.
+_LEAST_FREE = 2**25
 _TO, _AS_PROTO = "xla_dump_to", "xla_dump_hlo_as_proto"
 # The number, time and path of each dumped module.
 _DumpedFiles: TypeAlias = set[tuple[int, float, Path]]

@@ -30,9 +30,12 @@ from shardviz.runs.agreement import (
 
 T = TypeVar("T")
 WAIT = "SHARDVIZ_WAIT"
-_LIMIT = 30.0  # seconds to wait for a missing process
-_SLICE = 0.25  # seconds to wait for a key between checks for failures
-_POLL = 1.0  # seconds between checks for failures during a run
+# Seconds to wait for a missing process.
+_LIMIT = 30.0
+# Seconds to wait for a key between checks for failures.
+_SLICE = 0.25
+# Seconds between checks for failures during a run.
+_POLL = 1.0
 
 # Group of processes -> counter of its calls, equal in all its processes.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from shardviz.base.format import by_count, clause, cut, processes
 from shardviz.runs.agreement import Difference, Missing, OtherFailed
 
-_LONGEST = 160  # characters shown of a value
+# Maximum number of characters shown of a value.
+_LONGEST = 160
 
 
 def difference(fact: Difference) -> str:

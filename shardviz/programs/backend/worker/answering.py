@@ -23,7 +23,8 @@ from shardviz.programs.backend.worker.messages import Answer, Stage
 
 # The connection to the kernel, if this process is a worker.
 _KERNEL: list[Connection] = []
-_FORGET_EVERY = 20  # calls; clearing the caches takes as long as one call
+# Number of calls between clearing jax's caches. Clearing takes as long as one call.
+_FORGET_EVERY = 20
 
 
 def main(socket: int, kernel: int) -> None:

@@ -35,7 +35,8 @@ from shardviz.programs.backend.worker.settings import Limits, Settings
 from shardviz.programs.failure import Exited, TookTooLong, TookTooMuchMemory
 
 START = "worker"
-_WAIT = 5.0  # seconds to wait for a killed process to end
+# Seconds to wait for a killed process to end.
+_WAIT = 5.0
 _MAIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({socket}, {kernel})"
 
 
@@ -109,7 +110,7 @@ class Process:
             call = (function, *arguments, str(folder))
             answer = self._exchange(call, limits, poll_all, progress)
         except BaseException:
-            # Also after an interrupt, because the result is no longer needed.
+            # End the worker after an interrupt, too: the result is no longer needed.
             self.end()
             raise
         finally:
@@ -259,7 +260,7 @@ def _send(connection: Connection, call: tuple[object, ...]) -> None:
 
 def _kill(system: subprocess.Popen[bytes]) -> None:
     if system.poll() is None:
-        # Also kills its child processes, such as an assembler.
+        # Kill the whole process group, which includes children such as an assembler.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(system.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -49,7 +49,8 @@ _TPU = {
     "TPU_MIN_LOG_LEVEL": "2",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-_COUNTS = (64, 512)  # numbers of simulated devices, which use 10 MB and 240 MB
+# Numbers of simulated devices. These use 10 MB and 240 MB.
+_COUNTS = (64, 512)
 
 
 @dataclass(frozen=True)

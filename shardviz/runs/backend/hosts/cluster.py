@@ -27,11 +27,13 @@ from shardviz.programs.failure import Exited, Lost, ProcessEnd
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult, Client
 
-MOST_ENGINES = 64  # maximum per machine
+# Maximum number of engines per machine.
+MOST_ENGINES = 64
 START_SECONDS = 120
 # Gloo prints this line for every replica group that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-_EXIT_SECONDS = 1.0  # time to wait for an ended process's exit code
+# Seconds to wait for an ended process's exit code.
+_EXIT_SECONDS = 1.0
 
 # A controller with threads starts faster than one with processes. It registers engines
 # at their second heartbeat, so the heartbeat period is short.

@@ -51,7 +51,8 @@ from shardviz.runs.cache import ExecutableCache
 
 _CACHE = ExecutableCache(size=8)
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
-_LONGEST_OUTPUT = 20_000  # characters kept of a process's output
+# Number of characters to keep of a process's output.
+_LONGEST_OUTPUT = 20_000
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 

@@ -38,13 +38,16 @@ from shardviz.runs.backend.runner import Failed
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult, Client
 
-HEARTBEAT = 10  # seconds
+# Seconds without a heartbeat after which a process counts as lost, by default.
+HEARTBEAT = 10
 _POLL = 0.05
-_AFTER_ERROR = 2.0  # seconds that other processes get to finish after an error
+# Seconds that other processes get to finish after an error.
+_AFTER_ERROR = 2.0
 
 #: Hosts that this kernel has started and not closed.
 _STARTED: list[weakref.ref[Hosts]] = []
-_BY_TEXT: list[Hosts] = []  # started by text; keeps these Hosts alive
+# Hosts that were started by text. This list keeps them alive.
+_BY_TEXT: list[Hosts] = []
 
 
 class Hosts(ProcessGroup):

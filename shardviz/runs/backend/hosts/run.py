@@ -41,7 +41,8 @@ from shardviz.runs.backend.worker import run as worker_run
 from shardviz.runs.backend.worker.export import ExportedProgram
 from shardviz.runs.backend.worker.run import Elsewhere
 
-MOST_GATHERED = 64 << 20  # maximum bytes of outputs sent to the kernel
+# Maximum bytes of outputs to send to the kernel.
+MOST_GATHERED = 64 << 20
 _TEXT = re.compile(
     r"\s*(\d{1,3})\s*hosts?\s*[x×*]\s*(\d{1,4})\s*(?:,\s*local)?\s*", re.IGNORECASE
 )
