@@ -213,7 +213,7 @@ class AxisShared(Deciding):
 
 @dataclass(frozen=True, repr=False)
 class OtherName(Verdict):
-    """The rule is for another name than the dimension's `name`."""
+    """The rule is for a different name; the dimension is called `name`."""
 
     outcome = Outcome.OTHER_NAME
     name: str | None = None

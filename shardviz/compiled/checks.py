@@ -115,8 +115,8 @@ class RoundingMoves:
 
     Attributes:
         moves: the largest change in the results.
-        unlike: number of elements that change in another way: integers, or to or from
-            NaN.
+        unlike: number of elements that change although they must be equal: integers,
+            and elements that are NaN in only one result.
         conclusive: whether rounding explains the difference; False if rounding could
             also hide a mistake.
         made_up: whether shardviz generated the arguments.

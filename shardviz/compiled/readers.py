@@ -62,8 +62,8 @@ class AskedLater:
     """A later operation needs the reader's result in another sharding.
 
     Attributes:
-        asker: the constraint, loop or operation that needs it; None for the program's
-            result, `UNKNOWN` if none was found.
+        asker: the constraint, loop or operation that needs that sharding; None for the
+            program's result, `UNKNOWN` if none was found.
         through: the first operation between the moved value and the asker, or None.
         is_read: whether the operation in the collective's metadata reads the value.
     """

@@ -215,8 +215,8 @@ def mesh_sizes(
     """
     strides, unfit = sorted({1, count}), []
     for parts in partitions:
-        # Each product of a partition's leading numbers must be a product of leading
-        # axis sizes. Such axes exist if each of these products divides the next one.
+        # A dimension must end where a mesh axis ends. Count the blocks up to each end:
+        # axes fit if each of these counts, in ascending order, divides the next.
         ends = sorted({*strides, *itertools.accumulate(parts or (), int.__mul__)})
         if all(b % a == 0 for a, b in itertools.pairwise(ends)):
             strides = ends

@@ -331,9 +331,9 @@ def _left(
     Args:
         program: the report or plan of a changed program.
         collective: the original's collective.
-        before: the original's report. If several operations need a value, XLA names its
-            collective after any one of them. Collectives that the original has for
-            other operations are therefore not counted.
+        before: the original's report. If several operations need a value, XLA names the
+            collective after any one of them. A collective that the original has under
+            another operation's name is therefore not counted.
     """
     operations = _operations(collective)
     for_others, matches = Counter[tuple[Any, ...]](), []

@@ -194,7 +194,7 @@ class _Run:
             for edit in donations_and_remats(self.trials):
                 options[edit.code].append(edit)
         for kind, edits in options.items():
-            # Donating costs no time, so there is no option without it.
+            # Donating costs no time, so "no donation" is not an option.
             if edits and kind in (over or ()):
                 self.choices += (Choice(kind, tuple(edits)),)
         self.sizes = [len(choice.options) for choice in self.choices]

@@ -313,7 +313,7 @@ def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
 
 
 def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
-    """Refuses a program that also uses a mesh with other axes than `mesh`.
+    """Refuses a program that also uses a mesh whose axes differ from `mesh`'s.
 
     Shardy does not propagate shardings between meshes.
 

@@ -175,7 +175,7 @@ def _of_operation(
         return "product", _wanted_twice(op, reads, planned, rule, mesh)
     axes = _read_along(op, reads, rule)
     resplit = opcode == "slice" and reads[0].spec.dims != op.spec.dims
-    # For arrays of different sizes, XLA may use other steps than Shardy.
+    # For arrays of different sizes, XLA's steps may differ from Shardy's.
     if not axes and (resplit or (opcode == "concatenate" and moved)):
         axes = _axes_of((*reads, op))
     return "along", axes
@@ -217,7 +217,7 @@ def _split(
 def _moves_in_steps(
     op: PlannedOp, reads: Sequence[PlannedOp], planned: Sequence[Collective]
 ) -> bool:
-    """True if XLA may move the operands of a value in other steps than planned."""
+    """True if XLA may move a value's operands in steps that differ from the plan."""
     moves = {(c.kind, c.mesh_axes) for c in planned if c.kind in _MOVES}
     several = sum(bool(value.spec.axes) for value in reads) > 1
     in_parts = any(":" in axis for axis in _axes_of((*reads, op)))

@@ -416,7 +416,7 @@ def spec_tree(specs: PyTree, mesh: MeshSpec | None) -> PyTree:
 
 
 def check_mesh(leaf: object, mesh: MeshSpec, what: str) -> None:
-    """Raises if a sharding has another mesh than the program's."""
+    """Raises if a sharding's mesh differs from the program's mesh."""
     if not isinstance(leaf, NamedSharding):
         return
     other = adopt_mesh(leaf.mesh)

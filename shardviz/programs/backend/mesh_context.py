@@ -210,7 +210,7 @@ _ENTERED_BY = {
 
 
 def other_mesh_note(context: MeshContext, program_mesh: MeshSpec) -> tuple[str, ...]:
-    """Returns a note if a mesh with other axes than the program's is in context.
+    """Returns a note if the mesh in context has axes that differ from the program's.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> other_mesh_note(MeshContext(current=make_mesh(x=2)), make_mesh(data=4))

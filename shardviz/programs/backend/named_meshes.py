@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
-    """Raises if a program names other devices than its mesh, or another device order.
+    """Raises if a program names devices, or an order, that differ from its mesh.
 
     Raises:
         ProgramError: with both lists of devices, and the line that names the second.
@@ -69,7 +69,7 @@ def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
 
 
 def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
-    """Raises if a program's arrays are on other devices than the mesh in context.
+    """Raises if a program's arrays are not on the devices of the mesh in context.
 
     Raises:
         ProgramError: with both lists of devices.
