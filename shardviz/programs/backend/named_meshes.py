@@ -105,7 +105,7 @@ class MeshConflict:
     Attributes:
         context: the mesh in context.
         named: the mesh that the program names; None if jax refused no mesh.
-        source: the user's source line that names it.
+        source: the user's source line that names that mesh.
     """
 
     context: AbstractMesh

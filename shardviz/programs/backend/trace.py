@@ -88,7 +88,7 @@ class Traced:
         out_specs: one Spec per leaf of the result; None if the compiler chooses.
         notes: notes for the user on how it was traced.
         around: enters the context in which it was traced.
-        other_mesh: True if the user's context has another mesh than the program's.
+        other_mesh: True if the mesh in the user's context differs from the program's.
     """
 
     program: Program
