@@ -24,7 +24,12 @@ CUT = """
 """
 
 
-@pytest.mark.parametrize("name", programs.names())
+NAMES = programs.names()
+
+
+@pytest.mark.parametrize(
+    "name", [*NAMES[:4], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[4:])]
+)
 def test_the_sentence_is_never_cut(page: Page, tmp_path, name):
     page.set_viewport_size({"width": 848, "height": 620})
     opened(page, explorer(name), tmp_path)

@@ -106,7 +106,9 @@ def changes_of(make):
     return report, sv.changes(report, largest)
 
 
-@pytest.mark.parametrize("make", [steps, checkpointed, microbatches])
+@pytest.mark.parametrize(
+    "make", [steps, pytest.param(checkpointed, marks=pytest.mark.long), microbatches]
+)
 def test_the_sums_are_those_of_the_edit_by_hand(make, eight_devices):
     report, found = changes_of(make)
     by_hand = sv.compile(make(True), *arguments(), target="cpu:8")

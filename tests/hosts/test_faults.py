@@ -177,6 +177,7 @@ OTHER = "from shardviz.runs.backend.hosts import engine; engine.jaxlib_version =
 GONE = "import sys; sys.modules['shardviz.runs.backend.hosts.engine'] = None"
 
 
+@pytest.mark.long
 def test_engines_of_a_person_are_joined_and_run_and_left_alone(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     cluster = ipyparallel.Cluster(n=2, log_level=50, delay=0.0)

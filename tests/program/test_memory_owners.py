@@ -20,9 +20,9 @@ from shardviz.compiled.memory import Buffer
 from shardviz.compiled.memory_in_plan import name_buffers, with_values
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
-from tests.bench import memory_owners
+from tests.program import memory_foreign
 
-FOREIGN = {name: (name, program) for name, program in memory_owners.foreign()}
+FOREIGN = {name: sv.program(fn, *arrays) for name, fn, arrays in memory_foreign.programs()}
 MESH = AbstractMesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 
 
@@ -40,7 +40,7 @@ def compiled(program):
 
 @pytest.mark.parametrize("name", sorted(FOREIGN))
 def test_most_of_a_peak_has_a_value_and_a_spec_that_gives_its_shape(name):
-    plan, report = compiled(FOREIGN[name][1])
+    plan, report = compiled(FOREIGN[name])
     owned = 0
     for buffer in report.memory.peak.buffers:
         if not buffer.value or buffer.spec is None:
@@ -271,7 +271,7 @@ def test_what_is_replicated_is_called_so():
 
 
 def test_no_shard_maps_value_is_called_replicated_where_its_type_varies():
-    plan, report = compiled(FOREIGN["pipeline"][1])
+    plan, report = compiled(FOREIGN["pipeline"])
     manual = []
     for buffer in report.memory.timeline.buffers:
         names = buffer.group or (buffer.value,)

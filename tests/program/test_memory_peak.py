@@ -27,7 +27,7 @@ from shardviz.pictures import draw
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
-from tests.bench import memory_peaks
+from tests.program import memory_peaks
 from tests.program.helpers import MESH, array, program
 from tests.program.memory_oracle import heap_bytes, heap_peaks
 

@@ -4,13 +4,10 @@ Each is written anew, small, with the refusal of its thread. `by` says what is k
 the edit, with the words of `tests.candidates.threads`: a "maintainer" named it (or fixed
 jax itself so), a "merged change" made it, a "user" named it; "problem" is a thread with
 this refusal in which nobody is known to have named an edit. `OURS` have no thread.
-
-`python -m tests.refusals.threads` tries all of them and prints what was found.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -739,22 +736,3 @@ def is_found(refusals: Any, number: int, code: str, to: str = "") -> bool:
         if name_of(edit) == code and to in ("", spec):
             return True
     return False
-
-
-def main() -> int:
-    """Tries every program, prints a line for each and the counts for each `by`."""
-    jax.config.update("jax_num_cpu_devices", 8)
-    rows: dict[str, list[tuple[bool, bool]]] = {}
-    for thread in (*THREADS, *OURS):
-        said, named, line = row(thread)
-        print(line)
-        rows.setdefault(thread.by or "ours", []).append((said, named))
-    for by, found in rows.items():
-        said = sum(one for one, _ in found)
-        named = sum(one for _, one in found)
-        print(f"{by}: {len(found)}, all that jax says in {said}, the fix in {named}.")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

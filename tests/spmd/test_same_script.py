@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.processes import apart, assembled, mistakes
 from tests.spmd.processes import run_cases
 from tests.spmd.same_script import ORDERS, SHARDS
+from tests.spmd.shards import apart, assembled, mistakes
 
 RUNS = (
     "made_up",

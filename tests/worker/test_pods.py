@@ -14,7 +14,9 @@ from shardviz.runs.cache import ExecutableCache
 from tests.worker.pods import PODS, block
 
 
-@pytest.mark.parametrize("target", PODS)
+@pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=pytest.mark.long if "gpu" in t else ()) for t in PODS]
+)
 def test_a_transformer_block_compiles_for_a_pod(target, capsys):
     if error := missing(target.partition(":")[0]):
         pytest.skip(str(error))

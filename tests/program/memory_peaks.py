@@ -1,60 +1,13 @@
-"""The peaks of 100 programs on CPUs, TPUs and GPUs: equal to those of the compilers."""
+"""Programs whose peak of memory is compared with that of their compiler."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardviz.base.mesh import MeshSpec, make_mesh
 
-TARGETS = ("cpu", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "gpu:h100:1x8")
 MESHES = (make_mesh(data=4, model=2), make_mesh(data=2, model=4), make_mesh(data=8, model=1))
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-}
-
-
-def main() -> int:
-    """Compares every program on every target, a process each; how many differ."""
-    differ = 0
-    for target in TARGETS:
-        command = [sys.executable, "-m", "tests.bench.memory_peaks", target]
-        ran = subprocess.run(command, env={**os.environ, **_ENVIRONMENT}, check=False)
-        differ += ran.returncode
-    return differ
-
-
-def compare(target: str, most: int | None = None) -> int:
-    """Compiles the programs for one target and prints what was found; how many differ."""
-    compared = on_core = 0
-    wrong: list[str] = []
-    read_s = 0.0
-    for name, fn, arrays, mesh, donate in list(programs())[:most]:
-        final, own = compiled(target, fn, arrays, mesh, donate)
-        begun = time.perf_counter()
-        ours, theirs = peak_of(final), compilers(final, own, target)
-        read_s += time.perf_counter() - begun
-        compared += 1
-        on_core += theirs != own
-        if ours != theirs:
-            wrong.append(f"{name} on {mesh}: {ours} and not {theirs}")
-    print(
-        f"{target}: {compared} programs, {len(wrong)} differ; in {on_core} the figure"
-        f" peak_memory_in_bytes is of another memory; read in {read_s:.1f} s",
-        *wrong,
-        sep="\n  ",
-        flush=True,
-    )
-    return len(wrong)
 
 
 def peak_of(final: bytes) -> int | None:
@@ -115,7 +68,7 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], MeshSp
     from jax.sharding import PartitionSpec as P
 
     from shardviz.gallery import programs as gallery
-    from tests.bench import memory_programs as own
+    from tests.program import memory_programs as own
 
     for mesh in MESHES:
         for registry in (gallery, gallery.puzzles):
@@ -134,7 +87,3 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], MeshSp
                 weights = {"w": ((4096, 4096), "float32", P(None, "model"))}
             arrays = {**weights, "x": ((8192, 4096), "float32", P("data", None))}
             yield fn.__name__, fn, arrays, mesh, (0,) if fn in own.DONATING else ()
-
-
-if __name__ == "__main__":
-    sys.exit(compare(sys.argv[1], *map(int, sys.argv[2:])))
