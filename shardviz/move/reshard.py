@@ -189,7 +189,7 @@ def _exchange(
         blocks[np.searchsorted(ids, layout.device_ids)] = layout.groups
     shards = before.shard_shape, after.shard_shape
     if np.array_equal(old_blocks, new_blocks) and shards[0] == shards[1]:
-        nothing = np.zeros(0, np.int64)
+        nothing = np.array([], np.int64)
         return _Exchange(nothing, nothing, nothing, "", True)
     bounds, chunk_old, chunk_new = _common_chunks(before.shape, *shards)
     elements = np.prod(np.diff(bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
@@ -241,7 +241,7 @@ def reshard_layouts(
         meshes[id(old_layout.mesh)] = old_layout.mesh
         meshes[id(new_layout.mesh)] = new_layout.mesh
     every = [mesh.device_ids.reshape(-1) for mesh in meshes.values()]
-    ids = np.unique(np.concatenate([*every, np.zeros(0, np.int64)]))
+    ids = np.unique(np.concatenate([*every, np.array([], np.int64)]))
     if processes is None:
         hosts, assumed = _hosts(ids, meshes.values())
     else:
@@ -287,7 +287,7 @@ def _summed_sends(exchanges: list[tuple[_Exchange, int]], count: int) -> np.ndar
         exchanges: each exchange, with the number of arrays that it applies to.
         count: the number of devices.
     """
-    pairs_of, sizes_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    pairs_of, sizes_of = [np.array([], np.int64)], [np.array([], np.int64)]
     for exchange, times in exchanges:
         # Encode a pair as one number, because sorting rows of pairs is much slower.
         pairs_of.append(exchange.source * count + exchange.target)
@@ -446,19 +446,20 @@ def _nearest_holders(
         np.argsort(old_blocks[holders] * count + host[holders], kind="stable")
     ]
     block_and_host = old_blocks[holders] * count + host[holders]
-    source = np.full(len(block), -1)
+    source, served = np.zeros_like(block), np.zeros(len(block), bool)
     for keys, requested in (
         (block_and_host, block * count + host[target]),
         (block_and_host // count, block),
     ):
-        unserved = np.flatnonzero(source < 0)
+        unserved = np.flatnonzero(~served)
         first = np.searchsorted(keys, requested[unserved], "left")
         equally_near = np.searchsorted(keys, requested[unserved], "right") - first
         has_holder = equally_near > 0
         turn = _earlier_equal(requested[unserved[has_holder]])
         turn %= equally_near[has_holder]
         source[unserved[has_holder]] = holders[first[has_holder] + turn]
-    if (source < 0).any():
+        served[unserved[has_holder]] = True
+    if not served.all():
         raise LayoutError(
             "No device holds a part of the array in the first layout, so nobody can send it. Begin"
             " with a layout whose blocks cover the array."

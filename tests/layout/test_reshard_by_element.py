@@ -10,7 +10,7 @@ import pytest
 
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError
-from shardviz.base.layout import Layout, lay_out
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.move import reshard
@@ -169,6 +169,55 @@ def test_limits_hold_what_they_name_and_no_more(monkeypatch):
     monkeypatch.setattr(reshard, "MOST_SENT", 3)
     with pytest.raises(LayoutError, match="4 chunks"):
         reshard_layouts(arrays, *([side] for side in pair))
+
+
+def test_limits_are_4096_devices_and_four_million_chunks():
+    wide = make_mesh(x=4097)
+    pair = [lay_out((4097,), Spec.parse(s), wide, "int8") for s in ("x", "x")]
+    result = reshard_layouts([ArraySpec("w", (4097,), None, "int8")], pair[:1], pair[1:])
+    assert len(result.device_ids) == 4097
+    with pytest.raises(LayoutError, match="at most 4,096"):
+        _ = result.moves
+    # 4,096 rows by 1,025 columns are 4,198,400 chunks, and 2^22 are 4,194,304.
+    old = lay_out((4096, 1025), Spec.parse("x"), make_mesh(x=4096), "int8")
+    new = lay_out((4096, 1025), Spec.parse("None, z"), make_mesh(z=1025), "int8")
+    with pytest.raises(LayoutError, match=r"4,198,400 chunks.*at most 4,194,304"):
+        reshard_layouts([ArraySpec("w", (4096, 1025), None, "int8")], [old], [new])
+
+
+def test_equal_layouts_are_computed_once_and_others_are_not_confused(monkeypatch):
+    mesh, computed = make_mesh(x=2), []
+    exchange = reshard._exchange
+
+    def counted(before: Layout, after: Layout, *rest: np.ndarray):
+        computed.append((before, after))
+        return exchange(before, after, *rest)
+
+    monkeypatch.setattr(reshard, "_exchange", counted)
+    halves = [lay_out((4,), Spec.parse("x"), mesh, "int8") for _ in range(3)]
+    whole = lay_out((4,), Spec(), mesh, "int8")
+    arrays = [ArraySpec(f"w{n}", (4,), None, "int8") for n in range(3)]
+    assert reshard_layouts(arrays, halves, [whole] * 3).bytes_moved == 3 * 4
+    assert len(computed) == 1
+    # Layouts of slices by device have no spec: here both devices swap their halves.
+    first, last = slice(0, 2), slice(2, 4)
+    one = layout_from_indices((4,), "int8", {0: (first,), 1: (last,)}, mesh)
+    other = layout_from_indices((4,), "int8", {0: (last,), 1: (first,)}, mesh)
+    result = reshard_layouts(arrays, [one, one, other], [one, other, one])
+    assert [row.bytes_moved for row in result.rows] == [4, 4, 0]
+    assert result.sends.tolist() == [[0, 1, 4], [1, 0, 4]]
+
+
+def test_a_part_that_no_device_holds_is_refused():
+    mesh = make_mesh(x=2)
+    twice = layout_from_indices((4,), "int8", {0: (slice(0, 2),), 1: (slice(0, 2),)}, mesh)
+    whole = lay_out((4,), Spec(), mesh, "int8")
+    arrays = [ArraySpec("w", (4,), None, "int8")]
+    with pytest.raises(LayoutError, match="No device holds a part of the array"):
+        reshard_layouts(arrays, [twice], [whole])
+    # The part that both hold can be sent.
+    kept = reshard_layouts(arrays, [whole], [twice])
+    assert (kept.bytes_moved, kept.rows[0].kind) == (0, "")
 
 
 def test_hosts_are_those_of_the_mesh_that_names_them():
