@@ -209,7 +209,7 @@ def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> Lin
         )
     definition = KINDS[kind]
     torus = Torus(topology)
-    arrays = [np.asarray(group, np.int64).reshape(-1) for group in groups]
+    arrays = [np.asarray(group, np.int64).ravel() for group in groups]
     rows = np.concatenate([*arrays, np.zeros(0, np.int64)])
     group = np.repeat(np.arange(len(arrays)), [len(array) for array in arrays])
     invalid = rows[(rows < 0) | (rows >= topology.devices)]
@@ -222,7 +222,8 @@ def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> Lin
     if definition.pairs:
         chip_group = _single_group(chips, np.zeros_like(group), torus.chips)
         links = LinkUse.unused(torus, chip_group)
-        _send(links, chips.reshape(-1, 2), np.ones(len(rows) // 2))
+        pairs = chips.reshape(len(rows) // 2, 2)
+        _send(links, pairs, np.ones(len(pairs)))
         return links
     links = LinkUse.unused(torus, _single_group(chips, group, torus.chips))
     for subgroups in _subgroups(torus, chips, group):
@@ -412,7 +413,7 @@ def _capacity(
 
 def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
     """Adds the load of rings: members send half to the next, half to the previous."""
-    members, following = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
+    members, following = lines.ravel(), np.roll(lines, -1, axis=1).ravel()
     half = np.repeat(share / 2, lines.shape[1])
     _add(links, members, following, half)
     _add(links, following, members, half)
@@ -424,11 +425,11 @@ def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
     Returns the largest number of hops. Processes lines in batches to limit memory.
     """
     source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
-    step, farthest = max(1, MOST_PAIRS // max(1, len(source))), 0
+    step, farthest = max(1, MOST_PAIRS // len(source)), 0
     for first in range(0, len(lines), step):
         batch = lines[first : first + step]
         shares = np.repeat(share[first : first + step], len(source))
-        senders, receivers = batch[:, source].reshape(-1), batch[:, target].reshape(-1)
+        senders, receivers = batch[:, source].ravel(), batch[:, target].ravel()
         farthest = max(farthest, _add(links, senders, receivers, shares))
     return farthest
 
@@ -523,7 +524,7 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     >>> device_rows(make_mesh(data=2, model=2), Topology.parse("tpu:v5e:2x2")).tolist()
     [0, 1, 2, 3]
     """
-    ids = mesh.device_ids.reshape(-1)
+    ids = mesh.device_ids.ravel()
     order = np.argsort(topology.device_ids, kind="stable")
     sorted_ids = topology.device_ids[order]
     index = np.minimum(np.searchsorted(sorted_ids, ids), len(sorted_ids) - 1)
@@ -554,7 +555,7 @@ def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
     outer = [i for i in range(len(mesh.axis_names)) if i not in inner]
     flat = np.arange(mesh.size).reshape(mesh.axis_sizes).transpose(*outer, *inner)
     members = math.prod(mesh.shape[axis] for axis in axes)
-    return flat.reshape(-1, members)
+    return flat.reshape(mesh.size // members, members)
 
 
 def collective_link_use(

@@ -213,7 +213,7 @@ def _tpu_devices(topology: Topology) -> _DeviceTable:
     cores, slices = topology.chip.devices, topology.slices
     # libtpu orders devices by host, within a host by chip, within a chip by core.
     grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
-    slice_index, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
+    slice_index, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, topology.devices)
     cx, cy, cz = hx * a + dx, hy * b + dy, hz * c + dz
     first = FIRST_ID * (slice_index + 1) * (slices > 1)
     ids = first + core + cores * (cx + x * (cy + y * cz))
@@ -224,7 +224,7 @@ def _tpu_devices(topology: Topology) -> _DeviceTable:
 
 def _gpu_devices(topology: Topology) -> _DeviceTable:
     """Numbers GPUs host by host; their coordinates are (GPU, host, 0)."""
-    host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, -1)
+    host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, topology.devices)
     zeros = np.zeros_like(host)
     coords = np.stack([gpu, host, zeros], axis=1)
     return _DeviceTable(np.arange(len(host)), coords, zeros, host, zeros)
@@ -319,10 +319,7 @@ class Topology(Displayed):
 
     @cached_property
     def wraps(self) -> tuple[bool, ...]:
-        """Whether each axis of a slice closes to a ring."""
-        # GPUs are joined by switches and form no torus.
-        if not self.chip.axes:
-            return (False,) * len(self.shape)
+        """Whether each axis of a slice closes to a ring; all False for GPUs."""
         return self.chip.wraps(self.shape)
 
     @cached_property

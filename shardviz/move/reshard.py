@@ -240,7 +240,7 @@ def reshard_layouts(
     for _, old_layout, new_layout in sound:
         meshes[id(old_layout.mesh)] = old_layout.mesh
         meshes[id(new_layout.mesh)] = new_layout.mesh
-    every = [mesh.device_ids.reshape(-1) for mesh in meshes.values()]
+    every = [mesh.device_ids.ravel() for mesh in meshes.values()]
     ids = np.unique(np.concatenate([*every, np.array([], np.int64)]))
     if processes is None:
         hosts, assumed = _hosts(ids, meshes.values())
@@ -294,7 +294,7 @@ def _summed_sends(exchanges: list[tuple[_Exchange, int]], count: int) -> np.ndar
         sizes_of.append(exchange.size * times)
     sizes = np.concatenate(sizes_of)
     distinct, number = np.unique(np.concatenate(pairs_of), return_inverse=True)
-    total = _summed_at(number.reshape(-1), sizes, len(distinct))
+    total = _summed_at(number.ravel(), sizes, len(distinct))
     table = np.stack([distinct // count, distinct % count, total], axis=1)
     return table[total > 0]
 
@@ -305,7 +305,7 @@ def _memory(
     """Returns the bytes before and after on each device, and both peaks."""
     in_mesh = np.zeros((len(meshes), len(ids)), bool)
     for row, mesh in zip(in_mesh, meshes, strict=True):
-        row[np.searchsorted(ids, mesh.device_ids.reshape(-1))] = True
+        row[np.searchsorted(ids, mesh.device_ids.ravel())] = True
     # Devices in the same meshes hold the same bytes, so count once per set of meshes.
     kinds, kind_of = np.unique(in_mesh, axis=1, return_inverse=True)
     at = {id(mesh): kind for mesh, kind in zip(meshes, kinds, strict=True)}
@@ -321,7 +321,7 @@ def _memory(
         change += bytes_new - bytes_old
     peak = (before + new).max(initial=0)
     donated = (before + moving).max(initial=0)
-    kind_of = kind_of.reshape(-1)
+    kind_of = kind_of.ravel()
     return before[kind_of], after[kind_of], int(peak), int(donated)
 
 
@@ -334,8 +334,8 @@ def _hosts(
         # A mesh with one host may simply lack information about processes.
         if mesh.even_hosts == 1:
             continue
-        at = np.searchsorted(ids, mesh.device_ids.reshape(-1))
-        processes = mesh.process_indices.reshape(-1)
+        at = np.searchsorted(ids, mesh.device_ids.ravel())
+        processes = mesh.process_indices.ravel()
         clash = np.flatnonzero(is_known[at] & (hosts[at] != processes))
         if len(clash):
             first = at[clash[0]]
@@ -439,7 +439,7 @@ def _nearest_holders(
     Raises:
         LayoutError: if no device holds a block.
     """
-    host = np.unique(hosts, return_inverse=True)[1].reshape(-1)
+    host = np.unique(hosts, return_inverse=True)[1].ravel()
     count = int(host.max(initial=0)) + 1
     holders = np.flatnonzero(old_blocks >= 0)
     holders = holders[

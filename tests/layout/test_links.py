@@ -11,6 +11,7 @@ import pytest
 from shardviz.base.collective import Collective
 from shardviz.base.errors import MeshError, TargetError
 from shardviz.base.mesh import make_mesh
+from shardviz.hardware import interconnect
 from shardviz.hardware.interconnect import (
     Torus,
     collective_link_use,
@@ -210,6 +211,66 @@ def test_the_busiest_link_decides_how_long_sends_take():
     }
 
 
+def test_a_send_of_a_device_to_itself_uses_nothing():
+    gpus = Topology.parse("gpu:h100:2x8")
+    itself = route(gpus, [(0, 0), (1, 2), (3, 8)], "collective-permute")
+    assert itself.nvlink.tolist() == [0, 1] + [0] * 14
+    assert itself.network.tolist() == [0, 0, 0, 1] + [0] * 12
+    tpus = Topology.parse("tpu:v5e:4x4")
+    assert route(tpus, [(0, 0)], "collective-permute").times(1e9) == {}
+
+
+def test_pairs_are_walked_in_batches_that_add_up(monkeypatch):
+    # Groups of five of 16 chips in no block: 20 pairs each.
+    topology = Topology.parse("tpu:v5e:4x4")
+    groups = [[0, 5, 3, 10, 9], [1, 2, 4, 7, 15], [6, 8, 11, 12, 14]]
+    coords = topology.coords[:, :2].tolist()
+    pairs = [(a, b) for group in groups for a, b in itertools.permutations(group, 2)]
+    sends = [(coords[a], coords[b], 1 / 5) for a, b in pairs]
+    add, sizes = interconnect._add, []
+
+    def counted(links, source, target, share):
+        sizes.append(len(source))
+        return add(links, source, target, share)
+
+    monkeypatch.setattr(interconnect, "_add", counted)
+    for most, batches in ((1, [20, 20, 20]), (40, [40, 20]), (59, [40, 20]), (60, [60])):
+        monkeypatch.setattr(interconnect, "MOST_PAIRS", most)
+        sizes.clear()
+        links = route(topology, groups, "all-to-all")
+        assert sizes == batches
+        _same(_loads(links), _walked(topology, sends))
+        assert links.hops.tolist() == [_most_hops(topology, sends)]
+
+
+def test_at_most_a_million_pairs_are_in_memory(monkeypatch):
+    # 255 of 256 chips are no block: 255 * 254 = 64,770 pairs. A million have room for 16 slices.
+    topology = Topology.parse("tpu:v5e:16x16*17")
+    groups = np.arange(17 * 256).reshape(17, 256)[:, :255]
+    sizes = []
+
+    def counted(links, source, target, share):
+        sizes.append(len(source))
+        return 0
+
+    monkeypatch.setattr(interconnect, "_add", counted)
+    route(topology, groups, "all-to-all")
+    assert sizes == [16 * 64_770, 64_770]
+
+
+def test_a_box_is_exchanged_along_its_lines_only(monkeypatch):
+    # 16 chips along each axis: 16 * 15 pairs for each of 16 lines, twice.
+    sizes = []
+
+    def counted(links, source, target, share):
+        sizes.append(len(source))
+        return 0
+
+    monkeypatch.setattr(interconnect, "_add", counted)
+    route(Topology.parse("tpu:v5e:16x16"), [range(256)], "all-to-all")
+    assert sizes == [16 * 15 * 16] * 2
+
+
 KNOWN = Collective("all-gather", ("x",), 1 << 20)
 UNROUTED = {
     "no groups and no axes": Collective("all-gather", (), 1 << 20),
@@ -334,9 +395,16 @@ def test_devices_are_found_by_their_ids_in_any_order():
 
 WRONG = {
     "a device too many": lambda t: route(t, [[0, 99]], "all-gather"),
+    "the number after the last device": lambda t: route(t, [[0, 16]], "all-gather"),
     "a device below 0": lambda t: route(t, [[-1]], "all-gather"),
     "a kind": lambda t: route(t, [[0]], "gossip"),
     "a mesh too small": lambda t: device_rows(make_mesh(data=8), Topology.parse("tpu:v5e:4x4*2")),
+    "a mesh of other devices": lambda t: device_rows(
+        make_mesh(data=16, device_ids=range(100, 116)), t
+    ),
+    "a part of other devices": lambda t: device_rows(
+        make_mesh(data=4, device_ids=[13, 14, 15, 16]), t
+    ),
     "a mesh too large": lambda t: device_rows(make_mesh(data=64), t),
     "an axis": lambda t: groups_over(make_mesh(data=8), ["dta"]),
 }

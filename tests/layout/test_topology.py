@@ -195,8 +195,17 @@ REFUSED = {
     "tpu:v5e:4x4x4": "tpu:v5e:4x4.",
     "tpu:v5p:8": "tpu:v5p:4x4x4.",
     "tpu:v5e:3x4": "tpu:v5e:4x4.",
+    "tpu:v5e:4x3": "tpu:v5e:4x4.",
+    "tpu:v5e:1x2": "tpu:v5e:2x2.",
     "tpu:v5p:1x1x2": "tpu:v5p:2x2x2.",
     "tpu:v5e:16x32": "*2",
+    # A pod has 16 x 16 chips: an axis of 32 is too long even in a slice of 256.
+    "tpu:v5e:8x32": "*2",
+    "tpu:v5e:32x8": "*2",
+    "tpu:v5e:32x4": "*2",
+    "tpu:v5e:4x4*0": "start at 1",
+    # The limit is 262,144 chips: 1,024 slices of 256.
+    "tpu:v5e:16x16*1025": "At most 262,144 chips are described; got 262400.",
     "tpu:7x:32x32x32": "*2",
     "tpu:v5p:16x20x28*99": "",
     "gpu:h100:16": "gpu:h100:2x8.",
@@ -236,6 +245,44 @@ def test_axes_close_to_rings_as_the_scaling_book_says(text, wraps):
     assert Topology.parse(text).wraps == wraps
 
 
+def test_limits_are_262144_chips_and_100_letters():
+    assert Topology.parse("tpu:v5e:16x16*1024").chips == 262_144
+    padded = "tpu:v5e:4x4" + " " * 89
+    assert len(padded) == 100
+    assert str(Topology.parse(padded)) == "tpu:v5e:4x4"
+    with pytest.raises(TargetError, match="short text"):
+        Topology.parse(padded + " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("tpu:v5e:4x4", "TPU v5e 4×4"),
+        ("tpu:v5p:4x4x8*2", "TPU v5p 4×4×8 × 2 slices"),
+        ("tpu:v6e:16x16*3", "TPU v6e (Trillium) 16×16 × 3 slices"),
+        ("gpu:h100:2x8", "NVIDIA H100 SXM 2×8"),
+    ],
+)
+def test_titles_count_slices(text, title):
+    assert Topology.parse(text).title == title
+
+
+@pytest.mark.parametrize(
+    ("text", "described"),
+    [
+        ("tpu:v5e:4x4", True),
+        ("GPU : h100 : 2x8", True),
+        ("tpu:nothing:at all", True),
+        ("tpu:v5e", False),
+        ("gpu:2", False),
+        ("cpu:v5e:4x4", False),
+        ("mesh:a:b", False),
+    ],
+)
+def test_described_hardware_has_a_platform_and_two_colons(text, described):
+    assert is_described(text) is described
+
+
 # Cloud TPU's pages on each generation give these topologies for these types; of TPU7x, xpk's table.
 CLOUD_NAMES = {
     "v3-32": "tpu:v3:4x4",
@@ -248,6 +295,8 @@ CLOUD_NAMES = {
     "tpu7x-128": "tpu:7x:4x4x4",
     "8xH100": "gpu:h100:1x8",
     "12xB200": "gpu:b200:2x6",
+    "11xH100": "gpu:h100:11x1",
+    "16 × h200": "gpu:h200:2x8",
 }
 
 
@@ -257,11 +306,21 @@ def test_clouds_names_are_read(name, topology):
     assert is_described(name)
 
 
-@pytest.mark.parametrize("name", ["v5e-3", "v5p-7", "0xh100", "v5e-0", "v6e-999999999"])
-def test_a_clouds_name_of_no_slice_says_so(name):
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("v5e-3", "3 chips of TPU v5e"),
+        ("v5p-7", "7 cores of TPU v5p"),
+        ("0xh100", "0 GPUs of NVIDIA H100"),
+        ("v5e-0", "0 chips"),
+        ("v6e-999999999", "999,999,999 chips"),
+    ],
+)
+def test_a_clouds_name_of_no_slice_says_so(name, counted):
     assert is_described(name)
-    with pytest.raises(TargetError, match="tpu:v5e"):
+    with pytest.raises(TargetError, match="tpu:v5e") as refused:
         Topology.parse(name)
+    assert counted in str(refused.value)
 
 
 @pytest.mark.parametrize("word", ["cpu-8", "x-1", "data=4", "8x8", "gpu", "tpu", "v5e", ""])
