@@ -634,8 +634,8 @@ def _saves(program: Program, row: Request, name: str, nearest: str) -> bool:
     names = tuple(nearest if n == name else n for n in row.array.logical or ())
     array = row.array.replace(logical=names)
     renamed = request(array, program.mesh, program.rules, program.dialect)
-    held = row.bytes_per_device
-    return held is not None and (renamed.bytes_per_device or 0) < held
+    held, needed = row.bytes_per_device, renamed.bytes_per_device
+    return held is not None and needed is not None and needed < held
 
 
 def _moments(arrays: _Arrays) -> Iterator[MomentsDiffer]:

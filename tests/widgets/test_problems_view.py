@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from shardviz.advise import problems as finding
 from shardviz.advise.panel.problems_view import of_document, of_results, problems_view
-from shardviz.advise.problems import Problem
+from shardviz.advise.problems import (
+    ArrayPlace,
+    MisspeltName,
+    MomentsDiffer,
+    Problem,
+    Replicated,
+    Results,
+    Target,
+    result_problems,
+)
 from shardviz.axis_rules.audit import audit
 from shardviz.axis_rules.panel.model_view import Leaves, model_view
 from shardviz.axis_rules.rules import Rules
@@ -18,6 +29,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.checks import Check
+from shardviz.compiled.orders import DeviceOrder
 from shardviz.compiled.report import Memory, Report
 from shardviz.explorer.planner import StageResults
 from shardviz.explorer.session import Session
@@ -329,3 +341,192 @@ def test_axes_that_are_free_and_names_without_rules_are_named():
     assert {p.code: p for p in problems(made)}["replicated"].axes == ("model",)
     names = found(session([("a", (64, 64), "batch zzz")]))["unmatched"]
     assert (names.severity, names.mends) == ("know", False)
+
+
+# --- edges, with counts by hand -------------------------------------------------------
+
+# What is unsplit, and the dimension to look at: the largest that has a name.
+UNSPLIT = {
+    "the larger of two": ((64, 8, 512), "batch y x", 2),
+    "not one that is split": ((512, 64, 8), "batch x y", 1),
+    "not one without a name": ((8, 512), ("y", None), 0),
+    "the first of two as large": ((64, 64), "x y", 0),
+}
+
+
+@pytest.mark.parametrize(("shape", "names", "dim"), UNSPLIT.values(), ids=UNSPLIT)
+def test_the_dimension_where_to_look(shape, names, dim):
+    (one,) = (p for p in problems(session([("a", shape, names)])) if p.code == "replicated")
+    assert one.place.dim == dim
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "dim"),
+    [
+        # 6 does not divide by 4; a dimension before it has no rule, or one that holds.
+        ("zzz batch", (64, 6), 1),
+        ("mlp batch", (64, 6), 1),
+        ("batch mlp", (6, 64), 0),
+    ],
+)
+def test_the_dimension_that_fails(names, shape, dim):
+    one = found(session([("a", shape, names)]))["no layout"]
+    assert one.place["dim"] == dim
+
+
+def test_an_array_whose_own_spec_fails_has_no_dimension_and_no_remedies():
+    made = session([ArraySpec("a", (6, 64), None, spec="data"), ("b", (64, 64), "batch mlp")])
+    one = found(made)["no layout"]
+    assert (one.at, one.place, one.mends) == ("a", {"view": "Layout", "array": 1}, False)
+
+
+def test_arrays_without_names_are_a_problem_of_their_own():
+    made = session([("a", (64, 64), None), ("b", (64, 32), "x y"), ("c", (64, 64), "batch mlp")])
+    listed = found(made)
+    # Each device holds all of 64 x 64 numbers of 4 bytes instead of an eighth; likewise of 64 x 32.
+    assert (listed["no names"].bytes, listed["no names"].at) == (64 * 64 * 4 * 7 // 8, "a")
+    assert (listed["replicated"].bytes, listed["replicated"].at) == (64 * 32 * 4 * 7 // 8, "b.x")
+
+
+# The name of the moment's second dimension, its type, and the bytes that it loses: 'mlp' halves
+# 64 x 32 numbers of 4 bytes that 'batch' has split in four.
+MOMENTS = {
+    "a split that is lost": ("batch y", "float32", {"moment: lost": 64 * 32 * 4 * (2 - 1) // 8}),
+    "more bits": ("batch mlp", "float64", {"moment: dtype": 0}),
+    "the same": ("batch mlp", "float32", {}),
+}
+
+
+@pytest.mark.parametrize(("names", "dtype", "lost"), MOMENTS.values(), ids=MOMENTS)
+def test_moments_lose_bytes_only_with_a_split(names, dtype, lost):
+    tree = {
+        "params": {"w": ((64, 32), "batch mlp", "float32")},
+        "opt_state": {"mu": {"w": ((64, 32), names, dtype)}},
+    }
+    table = [("batch", "data"), ("mlp", "model")]
+    listed = found(session(tree, table))
+    moments = {code: row.bytes for code, row in listed.items() if code.startswith("moment")}
+    assert moments == lost
+    assert "replicated" not in listed, "what a moment loses is counted once"
+
+
+def test_alike_arrays_are_laid_out_once_for_a_misspelt_name(monkeypatch):
+    asked, request = [], finding.request
+
+    def counted(array, *rest):
+        asked.append(array.name)
+        return request(array, *rest)
+
+    monkeypatch.setattr(finding, "request", counted)
+    alike = [(name, (64, 64), "batch mpl") for name in "abc"]
+    one = found(session([*alike, ("d", (64, 32), "batch mpl"), ("e", (64, 64), "mpl y")]))[
+        "misspelt"
+    ]
+    assert asked == ["a", "d", "e"] * 2, "once for the list, once for the page"
+    assert one.severity == "loses"
+
+
+def test_a_name_whose_rule_cannot_split_the_array_loses_nothing():
+    # 'mlp' would split 3 over the 2 devices of 'model'.
+    listed = found(session([("a", (8, 3), "batch mpl")]))
+    assert (listed["misspelt"].severity, listed["misspelt"].bytes) == ("know", 0)
+    # An array of one byte is not smaller with the right name, one of two bytes is.
+    for size, severity in ((1, "know"), (2, "loses")):
+        made = session([("a", (size,), "mpl", "int8")], [("mlp", "model")], f"model={size}")
+        assert found(made)["misspelt"].severity == severity
+
+
+@pytest.mark.parametrize(("idle", "more"), [(5, None), (6, None), (7, 1), (9, 3)])
+def test_six_idle_rules_are_named_and_the_others_counted(idle, more):
+    # Each repeats a rule that comes first, so it never decides.
+    table = [("batch", "data"), ("mlp", "model"), *[("mlp", f"other{n}") for n in range(idle)]]
+    listed = problems(session([("a", (64, 64), "batch mlp")], table))
+    assert [p.code for p in listed].count("idle rule") == min(idle, 6)
+    assert [p.count for p in listed if p.code == "idle rules"] == ([] if more is None else [more])
+
+
+def test_a_rule_that_loses_is_shown_without_remedies():
+    made = session([("a", (64, 64), "mlp embed")], [("mlp", "model"), ("embed", "model")])
+    one = found(made)["idle rule"]
+    assert (one.at, one.mends, one.place["dim"]) == ("a.embed", False, 1)
+
+
+SMALL_MESH = make_mesh(data=4, model=2)
+
+
+def of_target(**facts: object) -> list[Problem]:
+    made = session(SPLIT)
+    target = Target("cpu:8", "8 CPUs", **facts)
+    return list(result_problems(made.audit, made.now.program, target, Results()))
+
+
+def test_a_target_of_as_many_devices_can_have_other_hosts():
+    two = make_mesh("data=4, model=2", processes=2)
+    (hosts,) = of_target(fitting=two)
+    assert (hosts.code, hosts.severity, hosts.offer) == ("other hosts", "loses", "2 hosts")
+    assert (hosts.mesh_hosts, hosts.target_hosts) == (1, 2)
+    (size,) = of_target(fitting=make_mesh(data=16), fitting_axes="data=16")
+    assert (size.code, size.devices, size.mesh_size) == ("other size", 16, 8)
+    assert of_target() == []
+
+
+def of_program(tree: object = SPLIT, **results: object) -> list[str]:
+    made = session(tree)
+    listed = result_problems(made.audit, made.now.program, Target("", ""), Results(**results))
+    return [
+        f"{p.code}: {p.place.collective}" if p.code == "rematerialised" else p.code for p in listed
+    ]
+
+
+PLAIN = Collective("all-reduce", ("data",), 64)
+AGAIN = Collective("all-gather", ("data",), 4096, rematerialises=True)
+STOPPED = Report("f", "cpu", error=Failure("compile", "No."))
+NOT_PLANNED = Plan("f", SMALL_MESH, error=Failure("trace", "No."))
+ORDER = DeviceOrder(SMALL_MESH, ("data",), 3, 1, 3e-3, 1e-3)
+DONE = Report("f", "cpu")
+UNEVEN = [("a", (6, 64), "batch mlp")]
+# The arrays, the results, and the codes of the problems.
+OF_RESULTS = {
+    "nothing": (SPLIT, {}, []),
+    "no report for collectives": (SPLIT, {"partitioned": (PLAIN, AGAIN)}, []),
+    "the partitioner's": (
+        SPLIT, {"report": DONE, "partitioned": (PLAIN, AGAIN)}, ["rematerialised: 1:1"]),
+    "those of the final program": (
+        SPLIT, {"report": DONE, "partitioned": (PLAIN, AGAIN), "compiled": (AGAIN, AGAIN)},
+        ["rematerialised: 2:0"]),
+    "none in the final program": (
+        SPLIT, {"report": DONE, "partitioned": (AGAIN,), "compiled": (PLAIN,)}, []),
+    "no collectives": (SPLIT, {"report": DONE, "partitioned": (), "compiled": ()}, []),
+    "an error": (SPLIT, {"report": STOPPED}, ["stopped"]),
+    "an error after that of the plan": (SPLIT, {"report": STOPPED, "has_no_plan": True}, []),
+    "an error of arrays": (UNEVEN, {"report": STOPPED}, []),
+    "an error of a plan": (SPLIT, {"plan": NOT_PLANNED}, ["no plan"]),
+    "an error of a plan of such arrays": (UNEVEN, {"plan": NOT_PLANNED}, []),
+    "a slow order of devices": (
+        SPLIT, {"report": Report("f", "cpu", roofline=SimpleNamespace(order=ORDER))},
+        ["device order"]),
+    "checks": (
+        SPLIT, {"report": Report("f", "cpu", checks=(
+            Check("x", True, "fine"), Check("y", None, "unknown"), Check("z", False, "unequal")))},
+        ["check"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tree", "results", "codes"), OF_RESULTS.values(), ids=OF_RESULTS)
+def test_results_and_their_problems(tree, results, codes):
+    assert of_program(tree, **results) == codes
+
+
+def test_the_check_that_failed_is_named():
+    checks = (Check("x", True, "fine"), Check("y", False, "unequal"))
+    assert "unequal" in found(session(SPLIT), reported(session(SPLIT), checks=checks))["check"].text
+
+
+def test_facts_that_are_left_out_are_no_loss():
+    place = ArrayPlace("w", 0, "embd")
+    assert not place.has_remedies
+    misspelt = MisspeltName("embd", "embed", ("w",), place)
+    assert (misspelt.severity, misspelt.bytes) == ("know", 0)
+    assert MomentsDiffer((), place).bytes == 0
+    # Replicated arrays are a loss, unless it is small.
+    assert Replicated(("data",), ("w",), 8, place).severity == "loses"
