@@ -296,7 +296,7 @@ def _summed_sends(exchanges: list[tuple[_Exchange, int]], count: int) -> np.ndar
     distinct, number = np.unique(np.concatenate(pairs_of), return_inverse=True)
     total = _summed_at(number.ravel(), sizes, len(distinct))
     table = np.stack([distinct // count, distinct % count, total], axis=1)
-    return table[total > 0]
+    return table
 
 
 def _memory(
@@ -304,11 +304,11 @@ def _memory(
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Returns the bytes before and after on each device, and both peaks."""
     in_mesh = np.zeros((len(meshes), len(ids)), bool)
-    for row, mesh in zip(in_mesh, meshes, strict=True):
-        row[np.searchsorted(ids, mesh.device_ids.ravel())] = True
+    for row, mesh in enumerate(meshes):
+        in_mesh[row, np.searchsorted(ids, mesh.device_ids.ravel())] = True
     # Devices in the same meshes hold the same bytes, so count once per set of meshes.
     kinds, kind_of = np.unique(in_mesh, axis=1, return_inverse=True)
-    at = {id(mesh): kind for mesh, kind in zip(meshes, kinds, strict=True)}
+    at = {id(mesh): kinds[row] for row, mesh in enumerate(meshes)}
     before, after, new, change, moving = np.zeros((5, kinds.shape[1]), np.int64)
     for (_, old_layout, new_layout), is_unchanged in zip(sound, unchanged, strict=True):
         bytes_old = at[id(old_layout.mesh)] * old_layout.bytes_per_device
