@@ -26,7 +26,6 @@ from shardviz.compiled.read_groups import GroupReader, pairs_of, slices_of
 from shardviz.compiled.rematerialization import rematerialized
 
 _NOT_ASYNC = '"is_sync":true'
-_MOST_ADDITIONS = 4096
 # Opcodes that may come between a sum and its addition to another sum.
 _UNCHANGED = ("convert", "copy", "bitcast", "reshape", "transpose")
 # Frontend attributes of transfers between TPU slices, which the hosts carry out.
@@ -270,9 +269,7 @@ class _Reader:
         if KINDS[kind].counts_operand:
             size *= replicas.size or math.prod(self.sizes)
         send = _send_of(receive)
-        value = UNKNOWN_VALUE
-        if send.operands:
-            value = self.causes.value(send.operands[0], send, kind)
+        value = self.causes.value(send.operands[0], send, kind)
         # A sum belongs to the operation before it, a gather to the one after it.
         instruction = send if kind in SUMS else receive
         base = Cause(kind, replicas.axes, replicas.parts)
@@ -368,9 +365,7 @@ def _added_in(instruction: Instruction) -> str:
     if instruction.reducer != "add":
         return ""
     last = ""
-    for _ in range(_MOST_ADDITIONS):
-        if len(instruction.users) != 1:
-            break
+    while len(instruction.users) == 1:
         (user,) = instruction.users
         if user.opcode == "add":
             last = user.name

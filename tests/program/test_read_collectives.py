@@ -43,6 +43,15 @@ SIZES = {
         f"ROOT %r = f32[8,8] {SUM.replace(ALL, 'replica_groups={{0,2},{1,3}}')}",
         (256, "f32[8,8]", 2),
     ),
+    "groups of half of the devices": (
+        f"ROOT %r = f32[4,8] {SCATTER.replace(ALL, 'replica_groups={{0,2},{1,3}}')}",
+        (256, "f32[4,8]", 2),
+    ),
+    # If the size of the groups is unknown, all devices count.
+    "a reduce-scatter in groups of two sizes": (
+        f"ROOT %r = f32[2,8] {SCATTER.replace(ALL, 'replica_groups={{0},{1,2,3}}')}",
+        (256, "f32[2,8]", 0),
+    ),
     "groups of two sizes": (
         f"ROOT %r = f32[8,8] {SUM.replace(ALL, 'replica_groups={{0},{1,2,3}}')}",
         (256, "f32[8,8]", 0),
@@ -86,6 +95,12 @@ def test_starts_count_their_results_once(start, done, expected, has_done):
     assert (c.bytes_per_device, c.shape, c.is_async) == (*expected, True)
 
 
+def test_the_done_shows_which_results_are_arrays():
+    start = f"(f32[8,8], f32[8,8], s32[], s32[]) {PERMUTE.replace('(', '-start(', 1)}"
+    (c,) = read(P, f"%s = {start}", "ROOT %d = f32[8,8] collective-permute-done(%s)")
+    assert (c.bytes_per_device, c.shape) == (256, "f32[8,8]")
+
+
 @pytest.mark.parametrize("is_sync", [True, False])
 def test_a_start_that_is_waited_for_at_once_is_not_asynchronous(is_sync):
     start, done, _ = STARTS["all-gather"]
@@ -113,11 +128,129 @@ def test_members_of_a_combined_reduce_scatter_have_the_bytes_of_their_operands()
     assert c.bytes_per_device == 384
 
 
+# The shapes of a combined sum, and the bytes of its members: 1 byte a number.
+TINY = {
+    "one byte": (("s8[1]", "s8[0]"), [1, 0]),
+    "no bytes": (("s8[0]", "s8[0]"), [0, 0]),
+    "two bytes": (("s8[1]", "s8[1]"), [1, 1]),
+}
+
+
+@pytest.mark.parametrize(("shapes", "sizes"), TINY.values(), ids=TINY)
+def test_members_of_a_byte_or_none(shapes, sizes):
+    reads = [
+        f"%{n} = {s} parameter({i})" for i, (n, s) in enumerate(zip("pq", shapes, strict=True))
+    ]
+    (c,) = read(*reads, f"ROOT %r = ({', '.join(shapes)}) all-reduce(%p, %q), to_apply=%add, {ALL}")
+    assert [m.bytes_per_device for m in c.members] == sizes
+    assert c.bytes_per_device == sum(sizes)
+
+
 def test_an_all_to_all_of_a_tuple_is_one_array():
     exchange = f"all-to-all(%p, %q), {ALL.replace('0,1,2,3', '0,1},{2,3')}"
     (c,) = read(P, Q, f"ROOT %r = (f32[8,8], f32[8,8]) {exchange}")
     assert c.members == ()
     assert (c.bytes_per_device, c.operand) == (512, UNKNOWN)
+
+
+@pytest.mark.parametrize(("second", "operand"), [("%p", True), ("%q", False)])
+def test_an_exchange_of_one_value_in_parts_has_an_operand(second, operand):
+    named_w, named_x = (f'{line}, metadata={{op_name="{n}"}}' for line, n in ((P, "w"), (Q, "x")))
+    exchange = f"all-to-all(%p, {second}), {ALL.replace('0,1,2,3', '0,1},{2,3')}"
+    (c,) = read(named_w, named_x, f"ROOT %r = (f32[8,8], f32[8,8]) {exchange}")
+    assert c.operand == (ValueName("argument", "w") if operand else UNKNOWN)
+
+
+# --- collectives in other computations ------------------------------------------------
+
+IN_FUSION = """HloModule f
+
+%NAME (a: f32[8,8]) -> f32[2,8] {
+  %a = f32[8,8] parameter(0)
+  %z = s32[] constant(0)
+  %r = f32[8,8] all-reduce(%a), to_apply=%add, GROUPS
+  ROOT %d = f32[2,8] dynamic-slice(%r, %z, %z), dynamic_slice_sizes={2,8}
+}
+
+ENTRY %main {
+  %p = f32[8,8] parameter(0)
+  ROOT %f = f32[2,8] fusion(%p), kind=kCustom, calls=%NAME
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("all-reduce-scatter.1", "reduce-scatter"), ("fused_computation", "all-reduce")],
+)
+def test_a_sum_that_is_fused_with_a_slice(name, kind):
+    text = IN_FUSION.replace("NAME", name).replace("GROUPS", ALL)
+    (c,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (c.kind, c.bytes_per_device, c.added_in) == (kind, 256, "")
+
+
+SYNC = 'backend_config={"collective_backend_config":{"is_sync":true}}'
+ASYNC = """HloModule f
+
+%wrapped (a: f32[8,8]) -> f32[8,8] {
+  %a = f32[8,8] parameter(0)
+  ROOT %r = f32[8,8] collective-permute(%a), source_target_pairs={{0,1}}
+}
+
+ENTRY %main {
+  %p = f32[8,8] parameter(0)
+  %s = ((f32[8,8]), f32[8,8], s32[]) async-start(%p), calls=%wrapped, SYNC
+  ROOT %d = f32[8,8] async-done(%s)
+}
+"""
+
+
+@pytest.mark.parametrize(("config", "is_async"), [(", SYNC", False), ("", True)])
+def test_a_collective_that_is_started_by_a_generic_start(config, is_async):
+    text = ASYNC.replace(", SYNC", config).replace("SYNC", SYNC)
+    (c,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (c.is_async, c.bytes_per_device) == (is_async, 256)
+
+
+PART = """
+%part.N (a: f32[8,8]) -> f32[32,8] {
+  %a = f32[8,8] parameter(0)
+  ROOT %g = f32[32,8] all-gather(%a), dimensions={0}, GROUPS, CHANNELCHAIN
+}
+"""
+PARTS = f"""HloModule f
+{PART.replace(".N", ".0")}{PART.replace(".N", ".1")}
+ENTRY %main {{
+  %p = f32[8,8] parameter(0)
+  %f = f32[32,8] fusion(%p), kind=kCustom, calls=%part.0
+  ROOT %g = f32[32,8] fusion(%p), kind=kCustom, calls=%part.1
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("channels", "chains", "count"),
+    [
+        # The compiler splits one gather into parts with the same channel and chain.
+        ((1, 1), ("7", "7"), 1),
+        ((1, 1), ("7", "8"), 2),
+        ((1, 2), ("7", "7"), 2),
+        ((1, 1), (None, None), 2),
+        ((None, None), ("7", "7"), 2),
+        ((0, 0), ("7", "7"), 2),
+    ],
+)
+def test_parts_of_a_gather_are_counted_once(channels, chains, count):
+    text = PARTS.replace("GROUPS", ALL)
+    for channel, chain in zip(channels, chains, strict=True):
+        number = "" if channel is None else f"channel_id={channel}"
+        about = "" if chain is None else f'frontend_attributes={{chain_id="{chain}"}}'
+        words = ", ".join(word for word in (number, about) if word)
+        text = text.replace(", CHANNELCHAIN", f", {words}" if words else "", 1)
+    found = read_collectives(parsed(text), ("x",), (4,))
+    assert len(found) == count
+    # Parts of a split collective run beside other work.
+    assert {c.is_async for c in found} == {chains[0] is not None}
 
 
 # --- sums that are added --------------------------------------------------------------
@@ -137,6 +270,30 @@ ADDED = {
         "",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        f"%r = f32[8,8] {SUM.replace('%add', '%largest')}",
+        f"%r = f32[8,8] {SCATTER.replace('(%p)', '(%w)')}",
+        PERMUTE.join(["%r = f32[8,8] ", ""]),
+    ],
+)
+def test_only_sums_to_every_device_are_sums_that_are_added(first):
+    largest = """HloModule f
+
+%largest (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %m = f32[] maximum(%a, %b)
+}
+
+ENTRY %main {
+"""
+    lines = [P, Q, "%w = f32[32,8] parameter(2)", first, "ROOT %z = f32[8,8] add(%r, %q)"]
+    (c,) = read_collectives(parsed(largest + "\n".join(lines) + "\n}\n"), ("x",), (4,))
+    assert c.added_in == ""
 
 
 @pytest.mark.parametrize(("lines", "added_in"), ADDED.values(), ids=ADDED)
@@ -351,6 +508,14 @@ def test_a_permutation_that_each_slice_does_in_its_own_way(monkeypatch, first, s
     assert [c.groups for c in found] == ([] if groups is None else [groups])
 
 
+def test_branches_of_the_program_are_not_those_of_slices(monkeypatch):
+    monkeypatch.setattr(reading, "slices_of", lambda module, ids: TWO)
+    text = ONE_SLICE.replace("localizer", "branch")
+    text = text.replace("FIRST", "{{0,1}}").replace("SECOND", "{{1,0}}")
+    found = read_collectives(parsed(text), ("x", "y"), (2, 2))
+    assert [c.groups for c in found] == [((0, 2), (1, 3)), ((2, 0), (3, 1))]
+
+
 HOST = '_xla_host_transfer_rendezvous="r1"'
 BETWEEN = f"""HloModule f
 
@@ -390,6 +555,30 @@ def test_a_step_between_slices(monkeypatch, transfer, target, kind, groups, size
     # A sum completes the operation before it, a gather is for the one after it.
     assert c.source == ("f.py:4" if kind in ("all-reduce", "reduce-scatter") else "f.py:3")
     assert c.mesh_axes == ("y",)
+
+
+def test_a_step_between_slices_that_are_unknown():
+    text = BETWEEN.replace("TYPE", "REDUCE_SCATTER").replace("GROUPS", ACROSS)
+    (c,) = read_collectives(parsed(text), ("x", "y"), (2, 2))
+    # Without groups all four devices count.
+    assert (c.groups, c.mesh_axes, c.bytes_per_device) == ((), (), 4 * 256)
+
+
+def test_other_transfers_of_hosts_are_no_collectives():
+    text = BETWEEN.replace("TYPE", "OTHER").replace("GROUPS", ACROSS)
+    assert read_collectives(parsed(text), ("x", "y"), (2, 2)) == ()
+
+
+def test_a_step_between_slices_has_the_operand_of_its_own_send():
+    text = BETWEEN.replace("TYPE", "ALL_REDUCE").replace("GROUPS", ACROSS)
+    other = "  %o = (f32[8,8], u32[], token[]) send(%p, %k), channel_id=3, is_host_transfer=true"
+    first = text.replace("  %s =", f'{other},\n    frontend_attributes={{{HOST[:-2]}2"}}\n  %s =')
+    assert read_collectives(parsed(first), ("x", "y"), (2, 2))[0].operand == OPERATION
+    # Without the name of a meeting no send belongs to it.
+    alone = text.replace(f"{HOST},", "").replace(
+        f"frontend_attributes={{{HOST}}}", "sharding={replicated}"
+    )
+    assert read_collectives(parsed(alone), ("x", "y"), (2, 2))[0].operand == UNKNOWN
 
 
 def test_collectives_that_all_slices_do_alike_stay_as_they_are(monkeypatch):
