@@ -125,7 +125,7 @@ class Resolution(Displayed):
     def _won(self, index: int, dim: int) -> Verdict:
         rule, sizes = self.rules[index], None
         if self.shape is not None:
-            sizes = self.shape[dim : dim + 1]
+            sizes = (self.shape[dim],)
         verdict = deciding(
             index, rule, (rule.axes,), sizes, self.mesh, self.dialect, self.spec.axes
         )
@@ -258,8 +258,7 @@ def resolve(
         RuleError: a name occurs twice in `names` (nnx allows that); `names`, `rules` or
             `dialect` cannot be parsed; or the number of names differs from the rank.
     """
-    if not isinstance(dialect, NameDialect):
-        dialect = Dialect.of(dialect, paths=False)
+    dialect = Dialect.of(dialect, paths=False)
     if not isinstance(rules, Rules):
         rules = Rules.of(rules)
     # Audits resolve thousands of arrays, so values are not parsed twice.

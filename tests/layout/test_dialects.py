@@ -116,6 +116,11 @@ TABLE = [("mlp", "data"), ("embed", "data"), ("mlp", "model"), ("seq", ("data", 
         ),
         ({"unknown_name_is_axis": True}, "model mlp", "P('model', 'data')", ["other name"] * 4),
         ({"unknown_name_is_axis": True}, "data embed", "P(None, 'data')", ["other name"] * 4),
+        ({"dimensions_apart": True}, "model mlp", "P(None, 'data')", ["other name"] * 4),
+        (
+            {"dimensions_apart": True, "unknown_name_is_axis": True}, "model mlp",
+            "P('model', 'data')", ["other name"] * 4,
+        ),
         ({"drops_size_one": True}, "seq", "P('data')", ["other name"] * 3 + ["applied"]),
         ({}, "seq", "P(('data', 'one'))", ["other name"] * 3 + ["applied"]),
     ],
@@ -129,6 +134,16 @@ def test_names_are_resolved_as_the_fields_say(fields, names, spec, kinds):
     shape = (8,) * len(resolution.names)
     row = sv.audit([sv.array("w", shape, names)], TABLE, MESH, dialect=dialect).rows[0]
     assert row.spec == resolution.spec
+
+
+def test_axes_of_size_one_stay_without_a_mesh():
+    for drops, mesh, spec in (
+        (True, None, "P(('data', 'one'))"),
+        (True, MESH, "P('data')"),
+        (False, MESH, "P(('data', 'one'))"),
+    ):
+        dialect = NameDialect("new", "New", drops_size_one=drops)
+        assert str(sv.resolve("seq", TABLE, mesh=mesh, dialect=dialect).spec) == spec
 
 
 def test_a_name_that_is_taken_for_an_axis_is_explained_with_the_dialect():
