@@ -295,8 +295,7 @@ def _summed_sends(exchanges: list[tuple[_Exchange, int]], count: int) -> np.ndar
     sizes = np.concatenate(sizes_of)
     distinct, number = np.unique(np.concatenate(pairs_of), return_inverse=True)
     total = _summed_at(number.ravel(), sizes, len(distinct))
-    table = np.stack([distinct // count, distinct % count, total], axis=1)
-    return table
+    return np.stack([distinct // count, distinct % count, total], axis=1)
 
 
 def _memory(

@@ -275,7 +275,8 @@ def test_a_shape_has_one_size_for_each_name():
 # The rule that is asked, and who holds its axes: axis, dimension and rule.
 HELD = {
     "all": ([("a", ("x", "y")), ("b", ("y", "x"))], "axis taken", (("y", 0, 0), ("x", 0, 0))),
-    "one of two": ([("a", "x"), ("b", ("x", "y"))], "only part of the tuple is free", (("x", 0, 0),)),
+    "one of two": (
+        [("a", "x"), ("b", ("x", "y"))], "only part of the tuple is free", (("x", 0, 0),)),
     "by two": (
         [("a", "x"), ("c", "y"), ("b", ("x", "y"))], "axis taken", (("x", 0, 0), ("y", 2, 1))),
 }  # fmt: skip
