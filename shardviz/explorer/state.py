@@ -13,6 +13,7 @@ from typing import Any
 from shardviz.axis_rules.array_tree import Children, read_tree
 from shardviz.axis_rules.audit import Audit, audit
 from shardviz.axis_rules.dialects import Dialect
+from shardviz.axis_rules.optimizer_state import GROUPS
 from shardviz.axis_rules.panel.model_view import Leaves
 from shardviz.axis_rules.panel.rules_view import looks_wrong
 from shardviz.axis_rules.requests import Request
@@ -78,6 +79,7 @@ def session_state(session: Session) -> JsonDict:
             "partners": dict(now.model.partners),
             "unknown": sorted(now.model.unknown),
             "by_path": sorted(now.model.by_path),
+            "roles": list(now.model.roles),
         }
     return state
 
@@ -141,7 +143,12 @@ def _session(state: JsonDict) -> Session:
     if model is not None:
         unknown, by_path = model.get("unknown", []), model.get("by_path", [])
         leaf_arrays, partners = _read_arrays(model["leaves"]), model.get("partners", {})
-        leaves = Leaves(leaf_arrays, partners, frozenset(unknown), frozenset(by_path))
+        roles = tuple(model.get("roles", ()))
+        if len(roles) != len(leaf_arrays) or not {*roles} <= {*GROUPS}:
+            roles = ()
+        leaves = Leaves(
+            leaf_arrays, partners, frozenset(unknown), frozenset(by_path), roles
+        )
     entry, missing = state.get("program", DEVICE_PUT), state.get("function", "")
     program = None
     # After adding or removing arrays, the arrays no longer fit the function.
@@ -360,7 +367,7 @@ def _session_on_audit(audit: Audit) -> Session:
     """
     if not audit.rows:
         raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
-    leaves = Leaves.of_audit(audit)
+    leaves = Leaves.of_rows(audit.rows, audit.dialect.by_path)
     numbers = [_first_shown(audit.rows)]
     if isinstance(audit.rules, Rules):
         wrong = (n for n, row in enumerate(audit.rows) if looks_wrong(row, audit.mesh))

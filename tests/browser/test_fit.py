@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page
 
 from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.optimizer_state import GROUPS
 from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.explorer.session import Session
 from shardviz.gallery import arrays, meshes, programs, rules
@@ -183,3 +184,21 @@ def test_in_the_model_red_is_failure_alone(page: Page, tmp_path):
     assert fits.locator(".sv-bad, .sv-over").count() == 0
     assert fits.locator(".sv-warn").count() == 0
     assert fails.locator(".sv-bad").count() == 1
+
+
+def test_in_an_output_of_a_laptop_the_table_of_a_model_is_whole(page: Page, tmp_path):
+    layer = {"q": ((1024, 16, 64), "embed heads kv"), "down": ((4096, 1024), "mlp embed")}
+    weights = {"layers": [layer] * 4}
+    found = audit(
+        ({"params": weights}, {"opt": [{"mu": weights}]}), rules.get("FSDP"), meshes.get()
+    )
+    page.set_viewport_size({"width": 680, "height": 900})
+    made = open_explorer(found, ExecutableCache())
+    opened(page, made, tmp_path)
+    made.close()
+    show_view(page, "Model")
+    labels = page.locator(".sv-modelinner .sv-leafname").all_inner_texts()
+    heads = [label.strip("▾▸ \n").split("/")[0] for label in labels]
+    assert [head for head in heads if head in GROUPS] == list(GROUPS[::2]), labels
+    cut = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText)"
+    assert page.locator(".sv-model, .sv-model *").evaluate_all(cut) == []

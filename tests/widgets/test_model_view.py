@@ -11,13 +11,14 @@ from shardviz.axis_rules.panel.model_view import Leaves, leaves_view, model_view
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ShardvizError
-from shardviz.base.format import bytes_text
+from shardviz.base.format import bytes_text, count_text
 from shardviz.base.mesh import make_mesh
 from shardviz.explorer.explorer import Explorer
 from shardviz.explorer.session_view import program_view
 from shardviz.explorer.state import open_state, session_on, session_state
 from shardviz.plans.plan import Plan
 from shardviz.programs.constraints import LOGICAL, NO_MESH, Constraint
+from shardviz.programs.program import Program
 from shardviz.runs.cache import ExecutableCache
 
 RULES = Rules.of(("embed", "data"), ("mlp", "model"))
@@ -41,20 +42,32 @@ def audited(count: int = 4):
 
 
 def test_leaves_of_one_kind_are_resolved_once_and_layers_are_folded():
-    leaves = Leaves.of_audit(audited())
+    leaves = Leaves.of_rows(audited().rows)
     view = leaves_view(leaves)
     assert len(view["paths"]) == 12
     assert view["kinds"] == [0, 1, 2] * 4
     assert [name for name, _ in view["folds"]] == [
         "params/layers_{0..3}/wi", "params/layers_{0..3}/wo", "params/layers_{0..3}/scale",
     ]  # fmt: skip
-    assert view["words"].startswith("12 arrays, 3 distinct shapes and specs · ")
+    assert view["words"] == "12 arrays · 8.4 M parameters"
+
+
+def test_arrays_of_a_program_are_grouped_as_in_a_train_state():
+    weights = ("w", "b")
+    names = [f"0.params.{n}" for n in weights] + [f"1.0.opt.mu.{n}" for n in weights]
+    arrays = [ArraySpec(n, (64, 64), ("embed", "mlp")) for n in (*names, "tokens")]
+    made = Program(max, tuple(arrays), MESH, rules=RULES)
+    leaves = Leaves.of_rows(made.requests)
+    assert leaves_view(leaves)["roles"] == [*["parameters"] * 2, *["optimizer state"] * 2, ""]
+    assert leaves_view(leaves)["words"] == f"5 arrays · {count_text(2 * 64 * 64)} parameters"
+    parts = dict(model_view(made, "", leaves, None)["parts"])
+    assert list(parts) == ["parameters", "optimizer state", "tokens"]
 
 
 def test_bytes_and_waste_are_those_of_the_audit():
     found = audited()
     session = session_on(found)
-    view = model_view(session.program, session.now.target, Leaves.of_audit(found), None)
+    view = model_view(session.program, session.now.target, Leaves.of_rows(found.rows), None)
     per_kind = {row["spec"]: row for row in view["kinds"]}
     assert per_kind["P('data', 'model')"]["bytes"] == found.rows[0].bytes_per_device
     assert per_kind["P('data', 'model')"]["copies"] == 0
@@ -67,7 +80,7 @@ def test_bytes_and_waste_are_those_of_the_audit():
     assert sum(row["bytes"] * 4 for row in view["kinds"]) == total
     assert view["capacity"] == 0
     session.edit("target", "tpu:v5e:2x4")
-    view = model_view(session.program, session.now.target, Leaves.of_audit(found), None)
+    view = model_view(session.program, session.now.target, Leaves.of_rows(found.rows), None)
     assert all(part in view["words"] for part in ("16 GiB", "TPU v5e 2×4"))
 
 
@@ -131,7 +144,7 @@ def test_constraints_say_what_became_of_them():
     session = session_on(audited())
     seen = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"), effect=NO_MESH)
     plan = Plan("step", MESH, (), constraints=(seen,))
-    (row,) = model_view(session.program, "", Leaves.of_audit(audited()), plan)["constraints"]
+    (row,) = model_view(session.program, "", Leaves.of_rows(audited().rows), plan)["constraints"]
     assert row["where"] == seen.where
     assert row["effect"] == "no mesh in sight"
     assert row["text"] == seen.sentence

@@ -163,7 +163,7 @@ def test_copies_are_a_loss_only_where_a_rule_meant_to_split(table, denied):
     kind = "loses" if denied else "know"
     copies = "extra copies" if denied else "copies"
     assert said[kind].startswith(f"{bytes_text(wasted(made))} of {copies} (1 array)")
-    (row,) = model_view(made.program, "", Leaves.of_audit(made.audit), None)["kinds"]
+    (row,) = model_view(made.program, "", Leaves.of_rows(made.audit.rows), None)["kinds"]
     assert row.get("lost", False) == bool(denied)
 
 

@@ -68,17 +68,13 @@ def problems_view(
 
 
 def _sum(problems: Iterable[Problem], severity: str, kind: str, noun: str) -> str:
-    """Returns the copies of all problems of a severity, and the number of others."""
-    size, arrays, others = 0, 0, 0
-    for problem in problems:
-        if problem.severity == severity:
-            size += problem.bytes
-            arrays += len(problem.copied) if problem.bytes else 0
-            others += not problem.bytes
-    words = [copies(size, arrays, kind)] if size else []
-    if others:
-        words.append(plural(others, noun))
-    return ", ".join(words)
+    """Returns the copies of all problems of a severity, or else their number."""
+    of_severity = [problem for problem in problems if problem.severity == severity]
+    size = sum(problem.bytes for problem in of_severity)
+    if size:
+        arrays = sum(len(problem.copied) for problem in of_severity if problem.bytes)
+        return copies(size, arrays, kind)
+    return plural(len(of_severity), noun) if of_severity else ""
 
 
 def of_document(document: Document, audit: Audit) -> Iterator[Problem]:

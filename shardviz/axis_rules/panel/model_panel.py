@@ -49,7 +49,8 @@ class ModelPanel(Panel):
     def _leaves_view(self) -> tuple[Leaves, JsonDict]:
         """Returns the leaves and their data; cached until another model is loaded."""
         document = self.page.session.now
-        leaves = document.model or Leaves(document.arrays)
-        if self._leaves is None or self._leaves[0].arrays != leaves.arrays:
+        arrays = (document.model or document).arrays
+        if self._leaves is None or self._leaves[0].arrays != arrays:
+            leaves = document.model or Leaves.of_rows(document.program.requests)
             self._leaves = (leaves, leaves_view(leaves))
         return self._leaves

@@ -16,6 +16,7 @@ from functools import cached_property
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.fit import Fit, Uncounted
 from shardviz.axis_rules.group_bytes import uncounted
+from shardviz.axis_rules.optimizer_state import OTHER, PARAMETERS
 from shardviz.axis_rules.requests import Request, Requests, request
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
@@ -43,31 +44,48 @@ class Leaves:
         unknown: paths of leaves for which nothing determines the spec.
         by_path: paths of leaves whose spec comes from the audit's path table, which the
             session does not have.
+        roles: each leaf's group in a train state, as in `Request.group`; empty if no
+            group is known.
     """
 
     arrays: tuple[ArraySpec, ...]
     partners: Mapping[str, str] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     by_path: frozenset[str] = frozenset()
+    roles: tuple[str, ...] = ()
 
     @staticmethod
-    def of_audit(audit: Audit) -> Leaves:
-        """Creates the leaves from an audit's rows."""
+    def of_rows(rows: Iterable[Request], from_paths: bool = False) -> Leaves:
+        """Creates the leaves from the rows of an audit or a program.
+
+        Args:
+            rows: one Request per leaf.
+            from_paths: whether the specs come from a path table.
+        """
         partners, unknown, by_path = {}, set(), set()
-        arrays = []
-        for row in audit.rows:
+        arrays, roles = [], []
+        for row in rows:
             array = row.array
+            roles.append(row.group)
             if row.partner is not None:
                 partners[row.path] = row.partner
             if row.spec is None and not row.problem:
                 unknown.add(row.path)
             # A session cannot hold a path table, so the leaf stores the resulting spec.
-            if audit.dialect.by_path and row.spec:
+            if from_paths and row.spec:
                 array = array.replace(spec=row.spec)
                 if not row.spec_wins:
                     by_path.add(row.path)
             arrays.append(array)
-        return Leaves(tuple(arrays), partners, frozenset(unknown), frozenset(by_path))
+        if {*roles} == {OTHER}:
+            roles = []
+        return Leaves(
+            tuple(arrays),
+            partners,
+            frozenset(unknown),
+            frozenset(by_path),
+            tuple(roles),
+        )
 
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
@@ -90,10 +108,12 @@ class Leaves:
 
     @cached_property
     def groups(self) -> Mapping[str, Counter[int]]:
-        """First path segment -> number of leaves of each kind."""
+        """Group, or first path segment -> number of leaves of each kind."""
         groups: dict[str, Counter[int]] = {}
-        for array, kind in zip(self.arrays, self.kind_of, strict=True):
-            groups.setdefault(_head(array.name), Counter())[kind] += 1
+        roles = self.roles or (OTHER,) * len(self.arrays)
+        for array, kind, role in zip(self.arrays, self.kind_of, roles, strict=True):
+            name = _head(array.name) if role == OTHER else role
+            groups.setdefault(name, Counter())[kind] += 1
         return groups
 
     def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
@@ -161,21 +181,19 @@ def leaves_view(leaves: Leaves) -> JsonDict:
         if len(layers.items) > 1:
             folded.append([layers.name, list(layers.items)])
     position = {array.name: i for i, array in enumerate(arrays)}
-    partners, elements = [], 0
-    for array in arrays:
-        partner = leaves.partners.get(array.name)
-        partners.append(position.get(partner or "", -1))
-        # Don't count the elements of moments and copies.
-        if partner is None:
-            elements += math.prod(array.shape)
+    partners = [position.get(leaves.partners.get(a.name, ""), -1) for a in arrays]
+    roles, counted = leaves.roles, arrays
+    if PARAMETERS in roles:
+        pairs = zip(arrays, roles, strict=True)
+        counted = tuple(array for array, role in pairs if role == PARAMETERS)
+    elements = count_text(sum(math.prod(array.shape) for array in counted))
     return {
         "paths": [array.name for array in arrays],
         "kinds": list(kind_of),
         "folds": folded,
         "partners": partners if leaves.partners else [],
-        "words": wording.leaf_count(
-            len(arrays), len(leaves.kinds), count_text(elements)
-        ),
+        "roles": [role if role != OTHER else "" for role in roles],
+        "words": wording.leaf_count(len(arrays), elements, PARAMETERS in roles),
     }
 
 
@@ -240,7 +258,7 @@ def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
 def _memory(
     target: str, leaves: Leaves, rows: Sequence[JsonDict], left_out: Uncounted
 ) -> JsonDict:
-    """Returns the leaves' bytes per device, grouped by first path segment."""
+    """Returns the leaves' bytes per device, of each group."""
     sizes: Counter[str] = Counter()
     copies = 0
     for name, times in leaves.groups.items():

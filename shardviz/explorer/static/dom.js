@@ -50,6 +50,13 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Sets a name that is cut at its head, because names differ at their tails. @template {Element} N @param {N} node @param {string} text */
+export function headCut(node, text) {
+  node.classList.add("sv-headcut");
+  if (node.textContent !== text) fill(node, h("bdi", { text }));
+  return node;
+}
+
 /** Replaces a node's children. @param {Element} node @param {...(Node | string)} children */
 export function fill(node, ...children) {
   node.replaceChildren(...children);

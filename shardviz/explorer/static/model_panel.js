@@ -1,7 +1,7 @@
 // @ts-check
 // The Model view: a bar for memory, a tree of leaves, and the effects of constraints.
 import { Choice, searchField } from "./controls.js";
-import { OWN_KEYS, button, fill, h, rowAfter, rowsInSight } from "./dom.js";
+import { OWN_KEYS, button, fill, h, headCut, rowAfter, rowsInSight } from "./dom.js";
 import { scrollToRow, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
@@ -17,6 +17,8 @@ import { shardingBars } from "./sharding_bars.js";
  *   layer number.
  * @property {number[]} partners For each leaf that is an optimizer moment, the index of its
  *   parameter; otherwise -1. Empty if there are no moments.
+ * @property {string[]} roles For each leaf, its group, such as `parameters`, or "". Empty if no
+ *   group is known.
  * @property {string} words
  */
 
@@ -181,7 +183,7 @@ export class ModelPanel {
   leavesChanged() {
     if (!this.leaves) return;
     this.entries = entries(this.leaves, this.folded);
-    this.built = tree(this.entries);
+    this.built = tree(this.entries, this.leaves.roles);
     this.fold.hidden = !this.leaves.folds.length;
     this.closed.clear();
     if (this.entries.length <= MOST_AT_FIRST) return;
@@ -205,7 +207,8 @@ export class ModelPanel {
     const isMatch = (/** @type {Entry} */ entry) => this.matches(entry, sought);
     const shownEntries = sought ? this.entries.filter(isMatch) : this.entries;
     if (this.order === "tree") {
-      const built = sought || !this.built ? tree(shownEntries) : this.built;
+      const built =
+        sought || !this.built ? tree(shownEntries, this.leaves?.roles ?? []) : this.built;
       sumUp(built, kind);
       this.rows = treeRows(built.root, sought ? new Set() : this.closed);
     } else this.rows = sortedRows(shownEntries, kind, this.order);
@@ -272,8 +275,9 @@ export class ModelPanel {
     const sign = entry || !row.count ? "" : row.open ? "▾" : "▸";
     const many = (entry?.count ?? 0) > 1 ? ` × ${entry?.count}` : "";
     const twist = h("span", { class: "sv-twist", text: sign });
-    const label = h("span", { title: entry?.name ?? row.label }, twist, row.label + many);
-    label.style.paddingLeft = `${row.depth * 16}px`;
+    const name = headCut(h("span"), row.label + many);
+    const label = h("span", { class: "sv-leafname", title: entry?.name ?? row.label }, twist, name);
+    label.style.paddingLeft = `${row.depth * 12}px`;
     if (!kind) {
       const noun = row.key === CALLS ? "constraint" : "array";
       const many = `${row.count.toLocaleString("en")} ${noun}${row.count === 1 ? "" : "s"}`;

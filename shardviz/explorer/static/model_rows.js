@@ -11,8 +11,11 @@ import { countedBefore, naturalOrder } from "./natural_order.js";
  *   bytes: number, copies: number, count: number, left: number,
  *   call?: import("./model_panel.js").ConstraintCall}} Row
  * @typedef {{label: string, key: string, entry: Entry | null, children: Map<string, Node>,
- *   bytes: number, copies: number, count: number, left: number}} Node
+ *   bytes: number, copies: number, count: number, left: number, role?: string}} Node
  */
+
+/** A path part that is an index, such as `0` or `[0]`. */
+const INDEX = /^\[?\d+\]?$/;
 
 /** Splits a path into its parts: `layers_{0..31}/mlp/kernel` has three. @param {string} path */
 function pathParts(path) {
@@ -39,8 +42,9 @@ export function entries(leaves, folded) {
 /**
  * Builds the tree of the entries, without bytes, and lists the branches above each entry.
  * @param {Entry[]} leafEntries
+ * @param {string[]} roles The group of each leaf, such as `parameters`, or "".
  */
-export function tree(leafEntries) {
+export function tree(leafEntries, roles) {
   const root = newNode("", "");
   const chains = leafEntries.map((entry) => {
     const chain = [];
@@ -49,6 +53,8 @@ export function tree(leafEntries) {
       let next = node.children.get(part);
       if (!next) node.children.set(part, (next = newNode(part, `${node.key}/${part}`)));
       node = next;
+      const role = roles[entry.leaf] ?? "";
+      node.role = node.role === undefined || node.role === role ? role : "";
       chain.push(node);
     }
     if (node.entry) {
@@ -89,7 +95,8 @@ function newNode(label, key) {
 }
 
 /**
- * Returns the visible rows of a tree. A branch with one child is merged with the child.
+ * Returns the visible rows of a tree. A branch with one child is merged with the child; a branch
+ * that is only an index has the name of its group, if known.
  * @param {Node} node
  * @param {Set<string>} closed
  * @param {number} [depth]
@@ -97,10 +104,11 @@ function newNode(label, key) {
  */
 export function treeRows(node, closed, depth = 0, rows = []) {
   for (let child of node.children.values()) {
-    let label = child.label;
+    const role = !node.role && INDEX.test(child.label) ? child.role : "";
+    let label = role || child.label;
     while (!child.entry && child.children.size === 1) {
       child = /** @type {Node} */ (child.children.values().next().value);
-      label += `/${child.label}`;
+      if (!role || !INDEX.test(child.label)) label += `/${child.label}`;
     }
     const { key, entry, bytes, copies, count, left } = child;
     const open = child.children.size > 0 && !closed.has(key);

@@ -80,8 +80,15 @@ export class Problems {
     const fails = counts[0] + fields.length;
     const { chips } = this;
     setText(chips.fails, `✕ ${fails} ${fails === 1 ? "fails" : "fail"}`);
-    setText(chips.loses, `▲ ${loses}`);
-    setText(chips.know, know);
+    for (const [chip, text] of /** @type {const} */ ([
+      [chips.loses, `▲ ${loses}`],
+      [chips.know, know],
+    ])) {
+      // A narrow page shows the bytes only.
+      const [size, arrays] = text.split(" (");
+      fill(chip, size, h("span", { text: arrays ? ` (${arrays}` : "" }));
+      chip.setAttribute("aria-label", text);
+    }
     chips.fails.hidden = !fails;
     chips.loses.hidden = !loses;
     chips.know.hidden = !know || fails > 0 || loses !== "";

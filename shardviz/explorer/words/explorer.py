@@ -127,12 +127,10 @@ LOST_FUNCTION = (
 # --- a model --------------------------------------------------------------------------
 
 
-def leaf_count(leaves: int, kinds: int, elements: str) -> str:
-    """Formats the numbers of arrays and elements of a model."""
-    words = plural(leaves, "array")
-    if kinds < leaves:
-        words += f", {kinds:,} distinct shapes and specs"
-    return f"{words} · {elements} elements"
+def leaf_count(leaves: int, elements: str, of_parameters: bool) -> str:
+    """Formats the number of a model's arrays, and of its elements or parameters."""
+    noun = "parameters" if of_parameters else "elements"
+    return f"{plural(leaves, 'array')} · {elements} {noun}"
 
 
 def model_memory(fit: Fit) -> str:
