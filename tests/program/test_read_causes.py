@@ -308,3 +308,260 @@ def test_another_operand_of_the_reader():
     constraint = f"ROOT %c = f32[8,8] copy(%s), {named('sharding_constraint', 7)}"
     (c,) = read(P, Q, exchange, add, constraint)
     assert (c.cause.wanted_by, c.cause.beside) == (operation("sharding_constraint", 7), None)
+
+
+# --- how far values and readers are followed ------------------------------------------
+
+
+@pytest.mark.parametrize(("copies", "known"), [(1, True), (63, True), (64, False)])
+def test_values_are_followed_over_64_instructions(copies, known):
+    chain = [f"%c{n} = f32[8,8] copy(%{f'c{n - 1}' if n else 'p'})" for n in range(copies)]
+    gather = f"ROOT %g = f32[32,8] all-gather(%c{copies - 1}), {GATHER}, {DOT}"
+    assert read(P, *chain, gather)[-1].operand == (argument("w") if known else UNKNOWN)
+
+
+@pytest.mark.parametrize(("unnamed", "source"), [(0, "f.py:5"), (7, "f.py:5"), (8, "")])
+def test_the_reader_is_one_of_the_next_eight(unnamed, source):
+    gather = f"%user0 = f32[32,8] all-gather(%p), {GATHER}"
+    chain = [f"%user{n + 1} = f32[32,8] tanh(%user{n})" for n in range(unnamed)]
+    last = f"ROOT %t = f32[32,8] cosine(%user{unnamed}), {COSINE}"
+    assert read(P, gather, *chain, last)[-1].source == source
+
+
+@pytest.mark.parametrize(("others", "source"), [(1, "f.py:5"), (2, "")])
+def test_two_readers_of_a_value_are_followed(others, source):
+    gather = f"%g = f32[32,8] all-gather(%p), {GATHER}"
+    unnamed = [f"%user{n} = f32[32,8] tanh(%g)" for n in range(others)]
+    named_one = f"%t = f32[32,8] cosine(%g), {COSINE}"
+    names = ", ".join(f"%user{n}" for n in range(others))
+    shapes = ", ".join(["f32[32,8]"] * (others + 1))
+    last = f"ROOT %z = ({shapes}) tuple({names}, %t)"
+    assert read(P, gather, *unnamed, named_one, last)[-1].source == source
+
+
+# Lines up to `%m`, the condition of a select; whether it chooses a device.
+CONDITIONS = {
+    "a device": (BY_DEVICE, True),
+    # Twelve instructions are read: broadcast, comparison, constant, eight copies, the device.
+    "behind eight copies": (
+        ["%i0 = u32[] partition-id()", *(f"%i{n + 1} = u32[] copy(%i{n})" for n in range(8)),
+         BY_DEVICE[1], BY_DEVICE[2].replace("%i,", "%i8,"), BY_DEVICE[3]], True),
+    "behind nine copies": (
+        ["%i0 = u32[] partition-id()", *(f"%i{n + 1} = u32[] copy(%i{n})" for n in range(9)),
+         BY_DEVICE[1], BY_DEVICE[2].replace("%i,", "%i9,"), BY_DEVICE[3]], False),
+    "numbers of several devices": (
+        [*BY_DEVICE[:2], "%v = u32[8,8] broadcast(%i), dimensions={}",
+         "%w = u32[8,8] broadcast(%k), dimensions={}",
+         "%m = pred[8,8] compare(%v, %w), direction=EQ"], False),
+    "a device and an argument": (
+        [BY_DEVICE[0], "%k = u32[] parameter(1)", *BY_DEVICE[2:]], False),
+    "an argument": (
+        ["%i = u32[] parameter(1)", *BY_DEVICE[1:]], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "one"), CONDITIONS.values(), ids=CONDITIONS)
+def test_a_condition_that_chooses_a_device(condition, one):
+    total = f"ROOT %r = f32[8,8] all-reduce(%o), {SUM}, {DOT}"
+    (c,) = read(P, ZERO, ZEROS, *condition, CHOOSE, total)
+    assert c.cause.code == ("from one" if one else "summed")
+
+
+@pytest.mark.parametrize(("joins", "known"), [(1, True), (2, True), (3, False)])
+def test_values_that_are_joined_twice_are_still_followed(joins, known):
+    lines, rows = [P], 8
+    for n in range(joins):
+        before, rows = (f"%o{n - 1}" if n else "%p"), 2 * rows
+        lines.append(
+            f"%o{n} = f32[{rows},8] concatenate({before}, {before}), dimensions={{0}}, {DOT}"
+        )
+    gather = f"ROOT %g = f32[{4 * rows},8] all-gather(%o{joins - 1}), {GATHER}, {DOT}"
+    expected = argument("w") if known else operation("dot_general", 3)
+    assert read(*lines, gather)[-1].operand == expected
+
+
+# Operations of a scan's body, from the argument on; the operand of a gather of the last.
+SLICED = {
+    "a slice": (["dynamic_slice"], ValueName("slice", "w")),
+    "a slice without its dimension": (["dynamic_slice", "squeeze"], ValueName("slice", "w")),
+    "another operation": (["dynamic_slice", "sin"], operation("sin", 4)),
+    "a slice outside": (["../dynamic_slice"], operation("dynamic_slice", 4)),
+}
+
+
+@pytest.mark.parametrize(("names", "operand"), SLICED.values(), ids=SLICED)
+def test_a_slice_that_an_iteration_reads(names, operand):
+    lines, before = [P, "%i = s32[] parameter(1)"], "%p"
+    for n, name in enumerate(names):
+        op = name.removeprefix("../") if "../" in name else f"while/body/{name}"
+        opcode = {"squeeze": f"reshape({before})", "sin": f"sine({before})"}.get(
+            name, f"dynamic-slice({before}, %i, %i), dynamic_slice_sizes={{8,8}}"
+        )
+        lines.append(f"%cut{n} = f32[8,8] {opcode}, {named(op, 4)}")
+        before = f"%cut{n}"
+    gather = f"ROOT %g = f32[32,8] all-gather({before}), {GATHER}, {DOT}"
+    assert read(*lines, gather)[-1].operand == operand
+
+
+# --- names and lines that are missing -------------------------------------------------
+
+LINE_9 = 'metadata={op_name="NAME" source_file="/home/me/f.py" source_line=9}'
+# The metadata of a gather and of a sum between `sin` on line 4 and `cos` on line 5; operation
+# and line of the gather, and of the sum.
+MISSING = {
+    "nothing": (
+        ", " + LINE_9.replace("NAME", "jit(f)/dot"), ("jit(f)/dot", "f.py:9"),
+        ("jit(f)/dot", "f.py:9")),
+    "a name of the program": (
+        ", " + LINE_9.replace("NAME", "all"), ("jit(f)/cos", "f.py:9"), ("jit(f)/sin", "f.py:9")),
+    "the line": (
+        ', metadata={op_name="jit(f)/dot"}', ("jit(f)/dot", "f.py:5"), ("jit(f)/dot", "f.py:4")),
+    "both": ("", ("jit(f)/cos", "f.py:5"), ("jit(f)/sin", "f.py:4")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("metadata", "gather", "total"), MISSING.values(), ids=MISSING)
+def test_names_and_lines_come_from_the_nearest_operation(metadata, gather, total):
+    reader = f"ROOT %t = f32[32,8] cosine(%r), {COSINE}"
+    (c,) = read(P, SINED, f"%r = f32[32,8] all-gather(%n), {GATHER}{metadata}", reader)
+    assert (c.op, c.source) == gather
+    reader = f"ROOT %t = f32[8,8] cosine(%r), {COSINE}"
+    (c,) = read(P, SINED, f"%r = f32[8,8] all-reduce(%n), {SUM}{metadata}", reader)
+    assert (c.op, c.source) == total
+
+
+def test_a_gather_of_a_constraint_is_for_its_reader():
+    constraint = f"%c = f32[8,8] copy(%n), {named('sharding_constraint', 7)}"
+    gather = f"%g = f32[32,8] all-gather(%c), {GATHER}, {named('sharding_constraint', 7)}"
+    (c,) = read(P, SINED, constraint, gather, f"ROOT %t = f32[32,8] cosine(%g), {COSINE}")
+    assert (c.cause.code, c.cause.operation) == ("gathered", operation("cos", 5))
+    assert c.cause.operand == operation("sharding_constraint", 7)
+
+
+def test_members_of_a_sum_that_grad_adds_are_for_arguments_of_their_shape():
+    small = '%s = f32[4,8] parameter(2), metadata={op_name="s"}'
+    name = named("shard_map/jvp()/sin", 4)
+    forward = [f"%f = f32[8,8] sine(%p), {name}", f"%e = f32[4,8] sine(%s), {name}"]
+    total = f"%r = (f32[8,8], f32[4,8]) all-reduce(%g, %h), {SUM}, {BACKWARD}"
+    parts = [
+        "%d0 = f32[8,8] get-tuple-element(%r), index=0",
+        "%d1 = f32[4,8] get-tuple-element(%r), index=1",
+        f"%user0 = f32[8,8] copy(%d0), {BACKWARD}",
+        f"%user1 = f32[4,8] copy(%d1), {BACKWARD}",
+        "ROOT %t = (f32[8,8], f32[4,8], f32[8,8], f32[4,8]) tuple(%f, %e, %user0, %user1)",
+    ]
+    (c,) = read(P, Q, small, *forward, TANGENT, "%h = f32[4,8] tanh(%e)", total, *parts)
+    assert [(m.bytes_per_device, m.cause.code, m.cause.gradient_of) for m in c.members] == [
+        (256, "gradient", argument("w")),
+        (128, "gradient", argument("s")),
+    ]
+
+
+# --- calls, branches and loops --------------------------------------------------------
+
+AROUND = """HloModule f
+
+%inner (b: f32[8,8]) -> f32[8,8] {
+  %b = f32[8,8] parameter(0)
+  ROOT %r = f32[8,8] all-reduce(%b), to_apply=%add, GROUPS, INNER
+}
+
+ENTRY %main {
+  %p = f32[8,8] parameter(0), metadata={op_name="w"}
+  ROOT %c = f32[8,8] call(%p), to_apply=%inner, OUTER
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "code"),
+    [
+        # Names in the body of a shard_map lack the names of the calls around it.
+        ("psum", "jit(f)/shard_map", "written"),
+        ("psum", "jit(f)/transpose(jvp())/shard_map", "gradient"),
+        ("jit(f)/psum", "jit(f)/transpose(jvp())/shard_map", "written"),
+        ("jit(f)/transpose(jvp())/psum", "jit(f)/shard_map", "gradient"),
+    ],
+)
+def test_a_sum_in_a_call_has_the_names_around_it(inner, outer, code):
+    text = AROUND.replace("GROUPS", ALL)
+    for word, op in (("INNER", inner), ("OUTER", outer)):
+        text = text.replace(word, LINE_9.replace("NAME", op))
+    (c,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (c.cause.code, c.operand) == (code, argument("w"))
+
+
+def test_a_sum_of_the_program_without_calls_around_it():
+    (c,) = read(P, f"ROOT %r = f32[8,8] all-reduce(%p), {SUM}, {LINE_9.replace('NAME', 'psum')}")
+    assert c.cause.code == "written"
+
+
+BRANCHES = """HloModule f
+
+%zero (a: f32[8,8]) -> f32[32,8] {
+  %a = f32[8,8] parameter(0)
+  ROOT %g = f32[32,8] all-gather(%a), DIMENSIONS, DOT
+}
+
+%one (b: f32[8,8]) -> f32[32,8] {
+  %b = f32[8,8] parameter(0)
+  ROOT %h = f32[32,8] all-gather(%b), DIMENSIONS, DOT
+}
+
+ENTRY %main {
+  %p = f32[8,8] parameter(0), metadata={op_name="w"}
+  %q = f32[8,8] parameter(1), metadata={op_name="x"}
+  %i = s32[] parameter(2)
+  ROOT %c = f32[32,8] conditional(%i, %p, %q), branch_computations={%zero, %one}
+}
+"""
+
+
+def test_each_branch_has_its_own_operand():
+    text = BRANCHES.replace("DIMENSIONS", GATHER).replace("DOT", DOT)
+    found = read_collectives(parsed(text), ("x",), (4,))
+    assert [c.operand for c in found] == [argument("w"), argument("x")]
+
+
+LOOP = """HloModule f
+
+%body (s: (s32[], f32[8,8], f32[8,8])) -> (s32[], f32[8,8], f32[8,8]) {
+  %s = (s32[], f32[8,8], f32[8,8]) parameter(0)
+  %n = s32[] get-tuple-element(%s), index=0
+  %k = f32[8,8] get-tuple-element(%s), index=1
+  %v = f32[8,8] get-tuple-element(%s), index=2
+  %m = f32[8,8] sine(%v)
+  %one = s32[] constant(1)
+  %next = s32[] add(%n, %one)
+  ROOT %t = (s32[], f32[8,8], f32[8,8]) tuple(%next, %k, %m)
+}
+
+%condition (u: (s32[], f32[8,8], f32[8,8])) -> pred[] {
+  %u = (s32[], f32[8,8], f32[8,8]) parameter(0)
+  %i = s32[] get-tuple-element(%u), index=0
+  %five = s32[] constant(5)
+  ROOT %l = pred[] compare(%i, %five), direction=LT
+}
+
+ENTRY %main {
+  %p = f32[8,8] parameter(0), metadata={op_name="w"}
+  %q = f32[8,8] parameter(1), metadata={op_name="x"}
+  %zero = s32[] constant(0)
+  %a = (s32[], f32[8,8], f32[8,8]) tuple(%zero, %p, %q)
+  %w = (s32[], f32[8,8], f32[8,8]) while(%a), condition=%condition, body=%body, WHILE
+  %e = f32[8,8] get-tuple-element(%w), index=NUMBER
+  ROOT %g = f32[32,8] all-gather(%e), DIMENSIONS, DOT
+}
+"""
+
+
+@pytest.mark.parametrize(
+    # A value that every iteration keeps is the argument itself.
+    ("number", "operand"),
+    [(1, argument("w")), (2, operation("while", 6))],
+)
+def test_the_result_of_a_loop(number, operand):
+    text = LOOP.replace("NUMBER", str(number)).replace("WHILE", named("while", 6))
+    text = text.replace("DIMENSIONS", GATHER).replace("DOT", DOT)
+    (c,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (c.operand, c.cause.dimension) == (operand, 0 if number == 1 else None)
