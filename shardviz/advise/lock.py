@@ -161,7 +161,7 @@ class Lock:
         """The differences between this lock and a newer one.
 
         Raises:
-            ProgramError: if `new` has no collectives and this lock does.
+            ProgramError: if this lock has collectives and `new` has none.
 
         >>> lock = Lock("f", "data=2", {})
         >>> lock.diff(lock).same

@@ -108,8 +108,8 @@ class _Reader:
     def _of_all_slices(self, collectives: list[Instruction]) -> list[Instruction]:
         """Merges permutations that the compiler wrote separately for each slice.
 
-        If a permutation moves nothing within the slices, it is dropped, because the
-        send between slices already covers it.
+        Drops a merged permutation if every device sends only to itself. All its data
+        crosses slices, and the send between TPU slices is a collective already.
         """
         assert self.slices is not None
         result: list[Instruction] = []

@@ -283,7 +283,7 @@ def _middles(level: Level, base: np.ndarray, every: int) -> Iterator[tuple[int, 
 
 
 def _down(level: Level, base: np.ndarray, words: Words, x: float) -> list[Label]:
-    # If rows are lower than letters, only every 2nd, 4th, … row has a label.
+    # If rows are too short for a line of text, only every n-th row has a label.
     every, labels = 1, []
     if level.pitch < 10:
         every = _every(18.0, level.pitch, len(level.offsets))

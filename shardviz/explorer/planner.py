@@ -403,10 +403,11 @@ def do_job(
 
 
 def _automatic_target(job: Job) -> str | None:
-    """Returns the target of a job without one; None for this machine's devices.
+    """Chooses the target of a job that names none; None for this machine's devices.
 
-    Looking up devices starts jax's backend; the number of CPU devices is then fixed. So
-    automatic jobs use simulated devices until the user's code starts the backend.
+    Looking up devices starts jax's backend, which fixes the number of CPU devices. So a
+    job that starts without the user's request uses simulated devices until the user's
+    code has started the backend.
     """
     if job.kind or _backend_started():
         return None

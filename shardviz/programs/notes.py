@@ -17,7 +17,7 @@ class Note(Fact):
 
 @dataclass(frozen=True)
 class KeywordForFunction(Note):
-    """A keyword was passed to the user's function, and the public function has it too.
+    """A keyword went to the user's function, but the public function has one too.
 
     Attributes:
         function: name of the user's function.
@@ -174,7 +174,7 @@ class SumOfGradient(Note):
 
     Attributes:
         axes: mesh axes of the sum.
-        line: source line of the sum, or jax's name for it.
+        line: source line of the sum, or jax's name for the sum.
     """
 
     axes: tuple[str, ...]
@@ -187,7 +187,7 @@ class SumOfEquals(Note):
 
     Attributes:
         axes: mesh axes of the sum.
-        line: source line of the sum, or jax's name for it.
+        line: source line of the sum, or jax's name for the sum.
         devices: number of values added.
     """
 

@@ -1,7 +1,7 @@
 """Compares meshes named in a program with the mesh that it is traced on.
 
-An abstract mesh has no device order, so jax accepts programs on it that it refuses on
-real devices. These checks catch such programs early.
+An abstract mesh has no device order, so jax accepts programs on an abstract mesh that it
+refuses on real devices. These checks catch such programs early.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ _COMBINATIONS: Mapping[str, Combination] = {
 }
 
 
-# A collective over a result, the axes in its `out_specs`, or `check_vma=False`.
+# A remedy applies a collective to the result, adds the missing axes to the result's
+# `out_specs`, or passes `check_vma=False`.
 _Remedy = Combination | Literal["out_specs", "check_vma"]
 
 
@@ -366,7 +367,7 @@ def said_by_jax(function: Callable[..., Any], types: Sequence[Any]) -> str:
     """Returns jax's message if it refuses a function; otherwise `""`."""
     try:
         jax.eval_shape(function, *types)
-    # jax raises ValueError and private classes.
+    # jax raises ValueError and private exception classes.
     except Exception as error:  # noqa: BLE001
         return str(error).strip()
     return ""

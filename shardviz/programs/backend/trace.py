@@ -449,9 +449,10 @@ def argument_structs(
 def left_to_compiler(program: Program) -> frozenset[int]:
     """Returns the positions of arrays whose sharding the compiler chooses.
 
-    These are the uncommitted arrays without a spec or rules, if the mesh has Auto axes
-    and comes from another array, `jax.set_mesh` or the function. Otherwise jax would
-    use one device, so all arrays are replicated.
+    These are the uncommitted arrays without a spec or rules, provided that all mesh
+    axes are Auto and jax learns the mesh from another array, `jax.set_mesh` or the
+    function. If jax does not learn the mesh, it would use one device. We then replicate
+    these arrays, and this function returns no positions.
     """
     if set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()

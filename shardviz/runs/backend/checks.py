@@ -70,7 +70,7 @@ def shards_check(
     process = jax.process_index() if len(processes_of(list(ids))) > 1 else None
     finding = _compare_shards(layout, array, shards, ids)
     ok = isinstance(finding, ShardsInPlace)
-    # jax runs a program on fewer devices if it reads none of its arguments.
+    # A program that reads none of its arguments runs on fewer devices.
     if isinstance(finding, FewerShards):
         ok = finding.as_compiled
     return Check("indices", ok, finding, len(shards), process, name)
@@ -206,7 +206,7 @@ def _same_devices(
         return None
     if list(output_mesh.devices.flat) != devices:
         return None
-    # jax runs a program on fewer devices if it reads none of its arguments.
+    # A program that reads none of its arguments runs on fewer devices.
     if len(devices) != mesh.size:
         return None
     return MeshSpec(

@@ -325,7 +325,7 @@ _SIZES = {
 def _buffers(
     dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
 ) -> tuple[MemoryTimeline | None, BuffersNotRead | None]:
-    """Reads memory over time from XLA's dump, or returns a note why it can't.
+    """Reads memory use over time from XLA's dump, or returns a note on why it can't.
 
     Args:
         dumped: XLA's dump of the final module and its buffers; None without a dump.

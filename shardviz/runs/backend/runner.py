@@ -158,7 +158,7 @@ class Job:
         """Ends the job if it was cancelled.
 
         Args:
-            cause: where in the job it was cancelled, for the exception.
+            cause: stored in the exception; names the point in the job.
 
         Raises:
             Cancelled: if the job was cancelled.
