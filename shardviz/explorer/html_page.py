@@ -42,6 +42,7 @@ _STYLES = (
     "memory",
     "player",
     "model",
+    "narrow",
 )
 
 

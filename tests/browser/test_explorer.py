@@ -40,8 +40,7 @@ def screen(notebook) -> Page:
 def error_at(page: Page, label: str) -> str:
     field = page.get_by_label(label, exact=True)
     return field.evaluate(
-        "e => (e.closest('.sv-field') ?? e.closest('.sv-rulebox')).querySelector('.sv-error')"
-        ".textContent"
+        "e => document.getElementById(e.getAttribute('aria-describedby'))?.textContent ?? ''"
     )
 
 

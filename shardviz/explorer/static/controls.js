@@ -66,10 +66,18 @@ export class Field {
   /** @param {string} text @param {string} [error] */
   sync(text, error = "") {
     if (this.input.value !== text && this.state.accepts(this.input)) this.input.value = text;
-    setText(this.error, error);
     toggle(this.node, "sv-wrong", Boolean(error));
-    this.input.setAttribute("aria-invalid", error ? "true" : "false");
+    showError(this.input, this.error, error);
   }
+}
+
+/** Shows the error of a field, and ties it to the field for screen readers. @param {Element} field @param {Element} place @param {string} error */
+export function showError(field, place, error) {
+  setText(place, error);
+  place.id ||= `sv-error-${Math.random().toString(36).slice(2, 9)}`;
+  field.setAttribute("aria-invalid", String(Boolean(error)));
+  if (error) field.setAttribute("aria-describedby", place.id);
+  else field.removeAttribute("aria-describedby");
 }
 
 /**

@@ -141,6 +141,8 @@ class Page {
         on: {
           keydown: (e) => this.key(e),
           focusin: () => this.bursts++,
+          // The second click of a double click on Full screen meets text, and would select it.
+          mousedown: (e) => e.detail > 1 && e.timeStamp - this.filledAt < 600 && e.preventDefault(),
           change: () => this.intents.commit(), // on Enter, or when the field is left
           fullscreenchange: () => this.showFull(this.root.matches(":fullscreen")),
         },
@@ -152,6 +154,7 @@ class Page {
       this.watch.node,
       ...this.views.views.map(({ node }) => node),
     );
+    this.filledAt = -1e3; // when the Explorer last began or ended to fill the screen, in ms
     /** Number of focus changes, which identifies edits that are undone together. */
     this.bursts = 0;
     dragAxes(this.root, {
@@ -269,6 +272,7 @@ class Page {
    * outputs. If a frame does not allow full screen, the Explorer fills the frame.
    */
   async fullScreen() {
+    this.filledAt = performance.now();
     if (this.root.matches(":fullscreen")) return document.exitFullscreen();
     if (this.full) return this.showFull(false);
     try {
@@ -280,6 +284,7 @@ class Page {
 
   /** @param {boolean} on */
   showFull(on) {
+    this.filledAt = performance.now();
     toggle(this.root, "sv-fullscreen", on);
     this.bar.showFull(on);
   }

@@ -31,7 +31,9 @@ export class MeshBar {
     this.mesh.node.prepend(drawn("pencil"));
     const locked = { "data-edit": "true" };
     const add = iconButton("plus", "Add a mesh axis", () => edit("axis", null), locked);
-    this.axes = h("div", { class: "sv-axes" }, this.mesh.node, add);
+    // In one element, so that neither has a row to itself.
+    const tools = h("span", { class: "sv-axistools" }, this.mesh.node, add);
+    this.axes = h("div", { class: "sv-axes" }, tools);
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Axis types");
     this.target = new Choice("Target", (v) => this.pickTarget(v), "Target");
@@ -66,6 +68,8 @@ export class MeshBar {
       this.axes,
       h("div", { class: "sv-runson" }, this.target.node, this.typed.node),
       this.moreFields,
+      // Errors have rows as wide as the bar, so that they cover nothing and are short.
+      ...[this.mesh, this.hosts, this.typed].map(({ error }) => error),
     );
     highlight.listeners.push(() => this.markAxes());
   }

@@ -87,8 +87,8 @@ export class PicturePanel {
   build() {
     const left = h("h3", { class: "sv-head sv-counthead" }, this.count);
     const row = { class: "sv-headrow" };
-    const head = h("div", row, this.order.node, left);
-    const arrayHead = h("div", row, this.title, this.notes, this.steps.node);
+    const head = h("div", row, this.order.node, left, this.devices.fitter);
+    const arrayHead = h("div", row, this.title, this.notes, this.steps.node, this.array.fitter);
     const array = [arrayHead, this.array.node, this.thumbs];
     return h(
       "section",

@@ -32,8 +32,12 @@ export class PictureView extends PicturePainter {
     this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
     const about = { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS };
-    const parts = [this.base, this.over, this.tip, options.plain ? null : this.fitButton()];
-    this.node = h("div", { ...about, on: this.listeners() }, ...parts);
+    this.node = h("div", { ...about, on: this.listeners() }, this.base, this.over, this.tip);
+    /** Shown above the picture, which it would cover, if part of the picture is out of view. */
+    this.fitter = iconButton("fit", "Fit", () => {
+      this.node.focus({ preventScroll: true }); // keep the focus here: the button disappears
+      this.fitAll();
+    });
     this.node.addEventListener("wheel", (e) => this.wheel(e), { passive: false });
     this.cursor = -1;
     /** @type {{x: number, y: number, ox: number, oy: number, moved: boolean} | null} */
@@ -42,25 +46,14 @@ export class PictureView extends PicturePainter {
     this.observer.observe(this.node);
   }
 
-  fitButton() {
-    const stop = (/** @type {Event} */ e) => e.stopPropagation();
-    const on = { pointerdown: stop, pointerup: stop, pointermove: stop, keydown: stop };
-    const fit = () => {
-      this.node.focus({ preventScroll: true }); // keep the focus here: the button disappears
-      this.fitAll();
-    };
-    return h("span", { class: "sv-fit", on }, iconButton("fit", "Fit", fit));
-  }
-
   fitAll() {
     this.fit();
     this.showNow();
   }
 
-  /** Paints the picture, and shows the Fit button if part of the picture is out of view. */
   showNow() {
     this.paint();
-    toggle(this.node, "sv-zoomed", !this.fitted);
+    this.fitter.hidden = this.fitted;
   }
 
   destroy() {

@@ -1,7 +1,7 @@
 // @ts-check
 // The Rules view: the rule table as text, next to the explanation of one dimension.
 import { Cascade } from "./cascade.js";
-import { Choice, Touched, answers, keepKey } from "./controls.js";
+import { Choice, Touched, answers, keepKey, showError } from "./controls.js";
 import { OWN_KEYS, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
 
@@ -140,8 +140,7 @@ export class RuleTable {
     if (differs) this.text.value = rules.text;
     const lines = this.grow();
     this.dialect.sync(dialects, rules.dialect);
-    setText(this.error, rules.error ?? "");
-    this.text.setAttribute("aria-invalid", rules.error ? "true" : "false");
+    showError(this.text, this.error, rules.error ?? "");
     if (!("rows" in use)) return;
     this.use = /** @type {RuleUse} */ (use);
     toggle(this.node, "sv-unaligned", !use.aligned);
