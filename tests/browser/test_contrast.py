@@ -144,7 +144,13 @@ def pale(page: Page) -> list[str]:
     return [f"{where} “{text}”: {c}" for where, text, c in sorted(few) if c < READABLE]
 
 
-@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+CASES = [
+    pytest.param(make, id=name, marks=pytest.mark.long if name == "leaves" else ())
+    for name, make in EXAMPLES.items()
+]
+
+
+@pytest.mark.parametrize("make", CASES)
 def test_all_text_can_be_read(measured_page: Page, tmp_path, make):
     page, made = measured_page, make()
     page.goto(stale_page(made, tmp_path / "page").as_uri())

@@ -29,7 +29,7 @@ from shardviz.compiled.checks import ChangeNotRun
 from shardviz.compiled.report import Report
 from shardviz.pictures import draw
 from shardviz.programs.backend.jaxpr_function import as_jaxpr
-from tests.candidates import models, threads
+from tests.candidates import models
 
 MESH = "data=4, model=2"
 Spec = sv.Spec
@@ -143,20 +143,6 @@ def test_an_unknown_collective_is_refused() -> None:
     for which in ("", 7, "no_such_collective"):
         with pytest.raises(ProgramError):
             sv.changes(report, which)
-
-
-# A few, since each compiles a dozen programs.
-@pytest.mark.parametrize("thread", ["tpu-inference#2938", "openpi#193"])
-def test_the_edit_that_was_named_in_a_thread_is_among_the_first(thread: str) -> None:
-    (case,) = (case for case in threads.CASES if case.name == thread)
-    made = case.program()
-    changes = sv.changes(made, case.collective(sv.compile(made)))
-    assert 1 <= threads.place(case, changes) <= 3
-    for candidate in changes:
-        assert candidate.values is not None
-        assert candidate.values.ok
-        again = sv.compile(candidate.program)
-        assert sent_bytes(again.collectives or ()) == candidate.bytes
 
 
 # Constraints, compared with the same constraint written in the code.

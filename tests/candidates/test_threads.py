@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 import shardviz as sv
+from shardviz.advise.candidates import sent_bytes
 from tests.candidates.threads import CASES, OURS, Case, place
 
 pytestmark = pytest.mark.long  # each compiles a dozen programs
@@ -21,6 +22,10 @@ def test_the_edit_that_was_named_is_among_the_first(case: Case, eight_devices):
         program = case.program()
         collective = case.collective(sv.compile(program, target=case.target))
         changes = sv.changes(program, collective, target=case.target)
+    for candidate in changes:
+        again = sv.compile(candidate.program, target=case.target)
+        assert sent_bytes(again.collectives) == candidate.bytes
+        assert candidate.values is None or candidate.values.ok is not False
     at = place(case, changes)
     if case.missed:
         assert at == 0, "the edit is proposed now: case.missed can go"

@@ -141,7 +141,10 @@ def test_the_bytes_are_those_of_jaxs_own_error():
     assert report.fit.capacity / GIB == pytest.approx(float(available), abs=0.01)
 
 
-@pytest.mark.parametrize(("fn", "code"), [(scanned, "loops"), (unrolled, "layers")])
+@pytest.mark.parametrize(
+    ("fn", "code"),
+    [(scanned, "loops"), pytest.param(unrolled, "layers", marks=pytest.mark.long)],
+)
 def test_a_gpu_compiles_what_it_has_no_room_for(fn, code):
     program = sharded(fn, weights(4), x_of(1 << 22))
     report = sv.compile(program, target="gpu:h100:1x4")
