@@ -528,5 +528,22 @@ def test_facts_that_are_left_out_are_no_loss():
     misspelt = MisspeltName("embd", "embed", ("w",), place)
     assert (misspelt.severity, misspelt.bytes) == ("know", 0)
     assert MomentsDiffer((), place).bytes == 0
-    # Replicated arrays are a loss, unless it is small.
-    assert Replicated(("data",), ("w",), 8, place).severity == "loses"
+    # Copies are a loss only if a rule meant to avoid them, and not if they are few.
+    assert Replicated(("data",), ("w",), 8, place).severity == "know"
+    assert Replicated(("data",), ("w",), 8, place, ("data",)).severity == "loses"
+    assert Replicated(("data",), ("w",), 8, place, ("data",), is_small=True).severity == "know"
+
+
+@pytest.mark.parametrize(("split", "severity"), [(194, "loses"), (196, "loses"), (198, "know")])
+def test_a_hundredth_of_a_device_is_a_loss(split, severity):
+    # Each of two devices holds both bytes of `a`, one too many, and half of `b`: 100 bytes for 196.
+    tree = [("a", (2,), "x", "int8"), ("b", (split,), "mlp", "int8")]
+    table = [("mlp", "model"), ("x", None), ("x", "model")]
+    assert found(session(tree, table, "model=2"))["replicated"].severity == severity
+
+
+def test_a_table_of_paths_has_no_idle_rules():
+    by_path = audit(
+        [("mlp/a", (64, 64))], [("mlp", ("data",)), ("x", ())], "data=4, model=2", dialect="regex"
+    )
+    assert list(found(session_on(by_path))) == ["replicated"]
