@@ -285,7 +285,7 @@ export class ModelPanel {
       const size = row.bytes || row.left ? rowBytes(row) : "";
       const title = row.left ? `${row.left.toLocaleString("en")} not counted` : "";
       const text = h("span", { class: "sv-modelbytes", text: size, title });
-      return this.line(row, index, label, count, h("span"), h("span"), text, h("span"));
+      return this.line(row, index, label, count, text);
     }
     // Red marks failures, amber marks losses. A name without a rule can be intentional.
     const differs = entry ? this.difference(entry.leaf) : "";

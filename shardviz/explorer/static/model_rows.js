@@ -107,8 +107,10 @@ export function treeRows(node, closed, depth = 0, rows = []) {
     const role = !node.role && INDEX.test(child.label) ? child.role : "";
     let label = role || child.label;
     while (!child.entry && child.children.size === 1) {
-      child = /** @type {Node} */ (child.children.values().next().value);
-      if (!role || !INDEX.test(child.label)) label += `/${child.label}`;
+      const next = /** @type {Node} */ (child.children.values().next().value);
+      if (role && !INDEX.test(next.label)) break;
+      child = next;
+      if (!role) label += `/${child.label}`;
     }
     const { key, entry, bytes, copies, count, left } = child;
     const open = child.children.size > 0 && !closed.has(key);
