@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardviz.advise.candidates import Changes
 from shardviz.advise.search import Search
@@ -14,6 +14,7 @@ from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import listed, shown, suggestion
 from shardviz.base.parse import parse_bytes
+from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.public import compile
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
@@ -22,6 +23,7 @@ from shardviz.move.public.collectives import chosen_collective
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
 from shardviz.programs.program import Program
+from shardviz.programs.public.programs import program_of
 
 if TYPE_CHECKING:
     from shardviz.advise.contracts import Expectation
@@ -29,11 +31,13 @@ if TYPE_CHECKING:
 
 
 def changes(
-    report: Report | Plan | Stages | Program,
+    report: Report | Plan | Stages | Program | UserFunction,
+    /,
+    *arrays: PyTree,
     collective: Collective | int | str | None = None,
-    *,
     goal: str | None = None,
     target: str | Target | None = None,
+    **keywords: Any,
 ) -> Changes:
     """Finds edits that remove or shrink a collective, or lower the peak memory.
 
@@ -42,10 +46,12 @@ def changes(
     Each proposal lists its side effects: other collectives, bytes sent, peak memory.
 
     Args:
-        report: a Report, Plan, Stages or Program.
+        report: a Report, Plan, Stages or Program, or a function, which `sv.program`
+            turns into one.
+        *arrays: a function's arguments, as in `sv.program`. After anything else, only
+            the collective or goal, which can also be passed by name.
         collective: a Collective, its index in `.collectives`, or its name in the
-            compiled module; by default the one that sends the most bytes. A goal can be
-            passed here too.
+            compiled module; by default the one that sends the most bytes.
         goal: `"memory"` lowers the peak memory, even if the program does not fit its
             target. It tries to donate or split arguments, to recompute values in the
             backward pass instead of saving them, and to split the largest saved values.
@@ -53,6 +59,8 @@ def changes(
             `"explicit"` finds edits that the program needs to run on Explicit axes.
         target: the devices to compile for, as in `sv.compile`; by default those of the
             report.
+        **keywords: keyword arguments of a function, and those of `sv.program` such as
+            `mesh=` and `rules=`.
 
     Returns:
         Changes, best first. Each has `.edit`, `.code()`, `.program`, `.report`,
@@ -73,6 +81,16 @@ def changes(
     source = report
     if isinstance(source, Stages):
         source = source.report or source.plan
+    if callable(source) and not isinstance(source, (Report, Plan, Program)):
+        own = {"collective": collective, "goal": goal, "target": target}
+        source = program_of(source, "changes", arrays, keywords, own)
+    elif keywords or len(arrays) > 1 or (arrays and collective is not None):
+        raise ProgramError(
+            f"sv.changes takes a {type(source).__name__} and one collective or goal."
+            " Arguments belong to a function: sv.changes(fn, *args, goal=...)."
+        )
+    elif arrays:
+        (collective,) = arrays
     program, compile_target = source, target
     if isinstance(source, (Report, Plan)):
         program = source.of
@@ -81,7 +99,7 @@ def changes(
     if not isinstance(program, Program):
         raise ProgramError(
             "Changes are found for a report, a plan or a program, as sv.compile, sv.plan"
-            f" and sv.program make them; got {shown(source)}."
+            f" and sv.program make them, or for a function; got {shown(source)}."
         )
     with needed_by("sv.changes"):
         from shardviz.advise.backend import changes as finding

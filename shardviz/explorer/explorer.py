@@ -284,8 +284,7 @@ class Explorer(anywidget.AnyWidget):
         return view in self._shown.values()
 
     def placement(self) -> DevicePlacement | None:
-        """Returns the mesh placed on the target; None if the target's devices
-        have no coordinates."""
+        """Returns the mesh on the target's devices; None if they have no coordinates."""
         now = self.session.now
         return self._assignments.placement(now.mesh, now.target)
 

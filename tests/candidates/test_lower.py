@@ -210,6 +210,21 @@ def test_a_goal_that_is_unknown_or_beside_a_collective_is_refused():
         sv.changes(program, 0, goal="memory")
 
 
+def test_a_function_with_its_arguments_is_changed_as_its_program_is():
+    def step(w, x):
+        return x @ w
+
+    arrays = sv.array("w", (64, 64), spec="model, None"), sv.array("x", (64, 64), spec="data, None")
+    mesh = "data=2, model=2"
+    of_function = sv.changes(step, *arrays, mesh=mesh, target="cpu:4", collective=0)
+    of_program = sv.changes(sv.program(step, *arrays, mesh=mesh), 0, target="cpu:4")
+    assert [change.edit for change in of_function] == [change.edit for change in of_program] != []
+    plan = sv.plan(step, *arrays, mesh=mesh)
+    for arguments, keywords in (((0, 1), {}), ((0,), {"mesh": mesh}), ((0,), {"collective": 0})):
+        with pytest.raises(sv.ShardvizError, match="one collective or goal"):
+            sv.changes(plan, *arguments, **keywords)
+
+
 def test_layers_in_a_python_loop_get_a_checkpoint_in_words():
     x = jax.ShapeDtypeStruct((1 << 13, WIDTH), jnp.float32)
     found = lower_peak(Trials(program_of(step_of(unrolled), WS, x, donate=(0,)), "cpu:4"))
