@@ -404,9 +404,8 @@ def _find_sends(
     """
     receivers = np.flatnonzero(new_blocks >= 0)
     receivers = receivers[np.argsort(new_blocks[receivers], kind="stable")]
-    counts = np.bincount(
-        new_blocks[receivers], minlength=int(chunk_new.max(initial=0)) + 1
-    )
+    # There are at least as many chunks as new blocks.
+    counts = np.bincount(new_blocks[receivers], minlength=len(chunk_new))
     by_old = np.argsort(chunk_old, kind="stable")
     needed = counts[chunk_new[by_old]]
     if needed.sum() > MOST_SENT:
@@ -438,8 +437,8 @@ def _nearest_holders(
     Raises:
         LayoutError: if no device holds a block.
     """
-    host = np.unique(hosts, return_inverse=True)[1].ravel()
-    count = int(host.max(initial=0)) + 1
+    distinct, host = np.unique(hosts, return_inverse=True)
+    host, count = host.ravel(), len(distinct)
     holders = np.flatnonzero(old_blocks >= 0)
     holders = holders[
         np.argsort(old_blocks[holders] * count + host[holders], kind="stable")
@@ -469,7 +468,7 @@ def _nearest_holders(
 def _earlier_equal(keys: np.ndarray) -> np.ndarray:
     """Returns, for each key, the number of equal keys before it: int64 [keys]."""
     order = np.argsort(keys, kind="stable")
-    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    first = np.unique(keys[order], return_index=True)[1]
     runs = np.diff(first, append=len(keys))
     earlier = np.empty(len(keys), np.int64)
     earlier[order] = np.arange(len(keys)) - np.repeat(first, runs)

@@ -248,7 +248,11 @@ def test_what_has_no_layout_is_left_behind_with_the_reason_of_its_side():
     assert [row.path for row in result.rows] == ["a"]
     assert result.bytes_before.tolist() == [side.bytes_per_device] * 4
     nothing = reshard_layouts([], [], [])
-    assert (nothing.bytes_moved, nothing.peak_bytes_per_device, nothing.rows) == (0, 0, ())
+    assert (nothing.bytes_moved, nothing.rows) == (0, ())
+    assert (nothing.peak_bytes_per_device, nothing.peak_bytes_donated) == (0, 0)
+    for numbers in (result.device_ids, result.hosts, result.sends, result.bytes_after):
+        assert not numbers.flags.writeable
+    assert not result.bytes_before.flags.writeable
 
 
 def test_seconds_are_those_of_the_slowest_link_and_unknown_if_one_is():
