@@ -196,16 +196,21 @@ def step_cost(plan: Plan) -> StepCost:
 def most_alive(plan: Plan) -> int:
     """Returns the most bytes of live values on each device, in the plan's order.
 
-    XLA needs less, because it fuses operations and reuses buffers, but this number is
-    good enough to compare two plans of one program.
+    This is an estimate: XLA fuses operations, reuses buffers and pads arrays.
+    """
+    return max(live_bytes(plan), default=0)
+
+
+def live_bytes(plan: Plan) -> list[int]:
+    """Returns the bytes of live values on each device at each of the plan's operations.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> shape = {"shape": (256,), "dtype": "float32"}
     >>> x = PlannedOp("x", "argument", **shape)
     >>> y = PlannedOp("y", "op", "sin", operands=("x",), **shape)
     >>> z = PlannedOp("z", "op", "cos", operands=("y",), **shape)
-    >>> most_alive(Plan("f", make_mesh(data=1), (x, y, z)))
-    3072
+    >>> live_bytes(Plan("f", make_mesh(data=1), (x, y, z)))
+    [1024, 2048, 3072]
     """
     last: dict[str, int] = {}
     for at, op in enumerate(plan.ops):
@@ -228,7 +233,7 @@ def most_alive(plan: Plan) -> int:
         at = last.get(collective.value, at_value.get(collective.value, 0))
         changes[at] += collective.bytes_per_device
         changes[at + 1] -= collective.bytes_per_device
-    return max(itertools.accumulate(changes), default=0)
+    return list(itertools.accumulate(changes[:end]))
 
 
 class _Traffic:

@@ -32,6 +32,8 @@ from shardviz.runs.cache import ExecutableCache
 SETTLE_S = 0.15
 # Compiling for more simulated devices than this takes many seconds.
 MOST_AUTOMATIC = 512
+# A compile of 1,400 operations takes 10 s.
+MOST_OPERATIONS = 3000
 # A superseded compile is cancelled only after this time: a new worker takes as long.
 PATIENCE_S = 3.0
 _UNTRACED = ("program", "target", "trace", "lower")
@@ -264,7 +266,8 @@ class Planner:
     def _partition(self, job: Job) -> None:
         """Starts the partitioner on the planned program, or stores why it can't run."""
         plan, state = self.state.plan, self.state
-        not_run = why_not_automatic(job.program, job.target)
+        operations = 0 if plan is None else len(plan.ops)
+        not_run = why_not_automatic(job.program, job.target, operations)
         # A program that cannot be traced or lowered cannot be compiled either.
         if plan is not None and plan.error is not None:
             if plan.error.stage in _UNTRACED:
@@ -431,7 +434,7 @@ def changes_of(
     return find_changes(job.program, goal, job.target or None, enter, cancelled)
 
 
-def why_not_automatic(program: Program, target: str) -> str:
+def why_not_automatic(program: Program, target: str, operations: int) -> str:
     """Returns why the partitioner waits for the Compile button; `""` if it doesn't."""
     if hosts_size(target) is not None:
         return wording.not_run("hosts")
@@ -442,5 +445,7 @@ def why_not_automatic(program: Program, target: str) -> str:
     if program.mesh.size == 1 and not _backend_started():
         return wording.not_run("attached")  # cpu:1 is the kernel's own CPU
     if program.mesh.size > MOST_AUTOMATIC:
-        return wording.not_run("too many", devices=program.mesh.size)
+        return wording.not_run("too many", count=program.mesh.size)
+    if operations > MOST_OPERATIONS:
+        return wording.not_run("too large", count=operations)
     return ""

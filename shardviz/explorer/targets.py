@@ -23,9 +23,10 @@ from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.report import Report
 from shardviz.explorer.words import explorer as wording
+from shardviz.hardware.chips import find_chip
 from shardviz.hardware.interconnect import device_rows
 from shardviz.hardware.targets import only_described
-from shardviz.hardware.topology import Topology, is_described
+from shardviz.hardware.topology import Topology, even_topology, is_described
 
 _HOSTS = re.compile(
     r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE
@@ -41,6 +42,8 @@ EXAMPLES = (
     "gpu:h100:2x8",
     "gpu:b200:8x8",
 )
+#: Chips to suggest for a program whose target has no published rates, smallest first.
+SUGGESTED_CHIPS = ("v5e", "v5p", "h100", "b200")
 
 
 class RunningHosts(Protocol):
@@ -310,6 +313,40 @@ def device_placement(
         processes=topology.process_indices[rows].reshape(mesh.axis_sizes),
     )
     return DevicePlacement(topology, placed, compiled)
+
+
+def suggested_placement(mesh: MeshSpec, needed: int) -> DevicePlacement | None:
+    """Places a mesh on described hardware with as many devices.
+
+    The chip is the first in `SUGGESTED_CHIPS` with enough memory; if none has enough,
+    the one with the most.
+
+    Args:
+        mesh: the mesh.
+        needed: bytes that each device must hold.
+
+    >>> placement = suggested_placement(make_mesh(data=4, model=2), 20 << 30)
+    >>> str(placement.topology), suggested_placement(make_mesh(data=17), 0)
+    ('tpu:v5p:2x2x2', None)
+    """
+    largest, most = None, 0
+    for name in SUGGESTED_CHIPS:
+        chip = find_chip(name)
+        topology = even_topology(chip, mesh.size)
+        # Many hosts with one GPU each are not a useful example.
+        if topology is None or (chip.platform == "gpu" and not _fills_hosts(topology)):
+            continue
+        placement = device_placement(mesh, str(topology))
+        capacity = chip.device_bytes or 0
+        if placement is not None and capacity > most:
+            largest, most = placement, capacity
+        if largest is not None and most >= needed:
+            break
+    return largest
+
+
+def _fills_hosts(topology: Topology) -> bool:
+    return topology.hosts == 1 or topology.shape[-1] == topology.chip.host_shape[0]
 
 
 # Cached, because every edit needs the rows and large meshes are slow.

@@ -19,7 +19,7 @@ from shardviz.explorer import target_panel
 from shardviz.explorer.background import Beats, LatestWins, close_together, start_beats
 from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.explorer.ipykernel_compat import keep_subshell
-from shardviz.explorer.planner import Job, Planner, why_not_automatic
+from shardviz.explorer.planner import MOST_OPERATIONS, Job, Planner, why_not_automatic
 from shardviz.explorer.session import Session
 from shardviz.gallery import programs
 from shardviz.plans.plan import Plan
@@ -100,6 +100,7 @@ class Pretended:
         self.jobs: list[tuple[str, str, str]] = []
         self.error: Failure | None = None
         self.raises: Exception | None = None
+        self.operations = 1
         self.began, self.hold = threading.Event(), threading.Event()
         self.hold.set()
         monkeypatch.setattr(planner_module, "plan_of", self.plan_of)
@@ -112,7 +113,7 @@ class Pretended:
         self.plans.append(wanted.name)
         if self.raises is not None:
             raise self.raises
-        ops = (PlannedOp("x", "argument"),)
+        ops = (PlannedOp("x", "argument"),) * self.operations
         return Plan(wanted.name, wanted.mesh, ops, (ONE,), error=self.error)
 
     def do_job(self, job: Job, cache, enter, cancelled, preview) -> Report:
@@ -178,9 +179,19 @@ def test_only_up_to_512_simulated_devices_are_partitioned_automatically(
     pretended.request(size, 1, target)
     assert pretended.planner.wait(5)
     assert bool(pretended.jobs) == by_itself
-    found = why_not_automatic(program(size), target)
+    found = why_not_automatic(program(size), target, 0)
     assert bool(found) != by_itself
     assert pretended.planner.state.not_run == found
+
+
+def test_a_large_program_is_planned_and_not_compiled_unasked(pretended):
+    pretended.operations = MOST_OPERATIONS + 1
+    pretended.request()
+    assert pretended.planner.wait(5)
+    assert pretended.plans
+    assert not pretended.jobs
+    expected = "Press Compile: 3,001 operations take a while."
+    assert pretended.planner.state.not_run == expected
 
 
 def test_what_cannot_be_traced_is_not_compiled(pretended):

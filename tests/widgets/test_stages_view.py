@@ -237,7 +237,7 @@ def test_the_headline_is_the_roofline():
 def test_without_rates_the_headline_says_what_to_do():
     simulated = stages_view(RESULTS)["headline"]
     assert simulated["parts"] == []
-    assert "under Target" in simulated["note"]
+    assert "Target" in simulated["note"]
     waiting = StageResults(PLAN, 0, not_run="Press Compile: it takes a while.")
     # A report of the partitioner alone says nothing of the chip that is chosen.
     partitioned = Report("f", "cpu:8", partitioned=())

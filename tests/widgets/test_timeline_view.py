@@ -1,19 +1,25 @@
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
 
 from shardviz.base.collective import Collective
+from shardviz.base.format import bytes_text
 from shardviz.base.mesh import make_mesh
+from shardviz.compiled.op_costs import most_alive
+from shardviz.compiled.panel.report_view import planned_headline
 from shardviz.compiled.panel.stages_view import stages_view
-from shardviz.compiled.panel.timeline_view import NOT_YET, TimelineRequest, examples, timeline_view
+from shardviz.compiled.panel.timeline_view import NOT_YET, TimelineRequest, timeline_view
 from shardviz.compiled.report import Report
-from shardviz.compiled.roofline import roofline
+from shardviz.compiled.roofline import planned_roofline, roofline
 from shardviz.explorer.explorer import Explorer
 from shardviz.explorer.planner import StageResults
 from shardviz.explorer.session import Session
-from shardviz.explorer.targets import device_placement, topology_of
+from shardviz.explorer.targets import device_placement, suggested_placement
+from shardviz.hardware.chips import find_chip
+from shardviz.hardware.topology import Topology
 from shardviz.runs.cache import ExecutableCache
 from tests.widgets.plans import REFUSED, layers
 
@@ -21,17 +27,60 @@ V5E = "tpu:v5e:4x4"
 MESH = make_mesh(data=8, model=2)
 
 
-def view(plan=None, target: str = V5E, mesh=MESH, **results):
-    placement = device_placement(mesh, target)
-    return timeline_view(TimelineRequest(StageResults(plan, **results), mesh, target, placement))
+def view(plan=None, chosen: str = V5E, mesh=MESH, **results):
+    placement = device_placement(mesh, chosen)
+    return timeline_view(TimelineRequest(StageResults(plan, **results), mesh, chosen, placement))
 
 
-def test_without_rates_it_says_where_to_choose_them():
-    found = view(layers(2, MESH), "cpu:16")
+@pytest.mark.parametrize("target", ["", "cpu:16", "attached"])
+def test_a_target_without_rates_has_the_headline_and_timeline_of_a_suggested_chip(target):
+    found = view(layers(2, MESH), target)
+    there = view(layers(2, MESH), V5E)
+    head, chosen = found["headline"], there["headline"]
+    assert (head["suggested"], chosen["suggested"]) == (V5E, "")
+    assert head["where"] == "TPU v5e 4×4, by the plan"
+    assert {**head, "suggested": ""} == chosen
+    assert head["memory"] == f"needs about {bytes_text(most_alive(layers(2, MESH)))} of 16 GiB"
+    assert found["spans"] == there["spans"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "needed", "target"),
+    [
+        (8, 0, "tpu:v5e:2x4"),
+        (8, 20 << 30, "tpu:v5p:2x2x2"),
+        (8, 400 << 30, "gpu:b200:1x8"),  # no chip has enough, so the one with the most
+        (512, 0, "tpu:v5p:8x8x8"),
+        (7, 0, "gpu:h100:1x7"),
+        (17, 0, None),
+    ],
+)
+def test_the_suggested_chip_is_the_smallest_with_room_in_the_size_of_the_mesh(
+    devices, needed, target
+):
+    placement = suggested_placement(make_mesh(data=devices), needed)
+    assert (placement and str(placement.topology)) == target
+
+
+def test_without_a_chip_of_this_size_it_says_where_to_choose_one():
+    mesh = make_mesh(data=17)
+    found = view(layers(2, mesh, ("data", "data")), "", mesh)
     assert found["words"] == "Least times need a chip: choose one under Target."
-    assert found["examples"] == [V5E, "tpu:v5p:2x2x4"]
-    assert all(topology_of(target).size == 16 for target in found["examples"])
-    assert examples(17) == []
+
+
+def test_red_is_for_the_chosen_chip_alone():
+    plan = layers(2, MESH)
+    least = planned_roofline(plan, Topology.parse(V5E), device_placement(MESH, V5E).mesh)
+    over = dataclasses.replace(least, needed=20 << 30)
+    assert planned_headline(plan, over)["over"]
+    assert not planned_headline(plan, over, V5E)["over"]
+
+
+def test_least_times_of_attached_devices_are_not_shown_beside_those_of_a_suggestion():
+    report = Report("f", "attached", collectives=(), cost={"flops": 1e9}, mesh=MESH)
+    report = report.replace(roofline=roofline(report, find_chip("h100")))
+    found = view(layers(2, MESH), "attached", report=report, target="attached")
+    assert "headline" not in found
 
 
 @pytest.mark.parametrize(

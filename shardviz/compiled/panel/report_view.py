@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardviz.axis_rules.fit import Fit
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text, seconds_text
 from shardviz.base.typing import JsonDict
+from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.memory_chart import chart_view
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Bound, Roofline
@@ -126,6 +128,7 @@ def headline_view(
     """
     view: JsonDict = {"seconds": "", "where": where, "bound": "", "parts": []}
     view.update(note="", title="", memory="", memoryTitle="", over=False)
+    view["suggested"] = ""
     if report is None:
         view["note"] = not_run
         return view
@@ -141,23 +144,25 @@ def headline_view(
     return {**view, **_least_times(roofline, report.collectives or ())}
 
 
-def planned_headline(plan: Plan, roofline: Roofline) -> JsonDict:
+def planned_headline(plan: Plan, roofline: Roofline, suggested: str = "") -> JsonDict:
     """Returns the headline from the plan alone, before the program is compiled.
 
     Args:
         plan: the current program's plan.
         roofline: the plan's least times on the target.
+        suggested: the target of `roofline`, if it is not the chosen one.
     """
-    view = headline_view(
-        None, None, Topology.parse(roofline.where).title, wording.BY_PLAN
-    )
-    if roofline.needed is not None:
-        fit = Fit(
-            roofline.needed, roofline.capacity, roofline.chip.title, arrays_only=True
-        )
-        view["memory"] = wording.memory_needed(fit)
-        view.update(memoryTitle=wording.planned_memory(fit), over=fit.ok is False)
-    return {**view, **_least_times(roofline, plan.collectives)}
+    where = wording.by_plan(Topology.parse(roofline.where).title)
+    view = headline_view(None, None, where, "")
+    held, alive = roofline.needed or 0, most_alive(plan)
+    fit = Fit(held, roofline.capacity, roofline.chip.title, arrays_only=True)
+    view["memory"] = wording.memory_planned(alive, roofline.capacity)
+    view["memoryTitle"] = wording.planned_memory(fit, alive)
+    # Only arguments and results are certain to need memory.
+    view["over"] = fit.ok is False and not suggested
+    # The headline has the memory by the plan, so the tooltip has no second figure.
+    times = _least_times(replace(roofline, needed=None), plan.collectives)
+    return {**view, "suggested": suggested, **times}
 
 
 def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonDict:

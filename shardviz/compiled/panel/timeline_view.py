@@ -9,27 +9,27 @@ from shardviz.base.errors import ShardvizError
 from shardviz.base.format import error_text
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
+from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.report_view import planned_headline
 from shardviz.compiled.timeline import Timeline, timeline
 from shardviz.compiled.words import timeline as wording
 from shardviz.compiled.words.roofline import time_text
 from shardviz.explorer.background import LatestView
 from shardviz.explorer.planner import StageResults
-from shardviz.explorer.targets import DevicePlacement, topology_of, why_no_placement
-from shardviz.hardware.chips import find_chip
-from shardviz.hardware.topology import even_topology
+from shardviz.explorer.targets import (
+    DevicePlacement,
+    suggested_placement,
+    topology_of,
+    why_no_placement,
+)
 from shardviz.plans.plan import Plan
 
-#: Chips to offer if the target has no published rates.
-EXAMPLES = ("v5e", "v5p", "h100")
-MOST_EXAMPLES = 2
 #: Lane numbers: operations bound by arithmetic, operations bound by memory, and the
 #: first lane of collectives. Each set of mesh axes has its own lane of collectives.
 ARITHMETIC, MEMORY, COLLECTIVES = range(3)
 #: Shown until the Program view is opened.
 NOT_YET: JsonDict = {
     "words": wording.NOT_YET,
-    "examples": [],
     "revision": -1,
     "target": "",
 }
@@ -94,25 +94,29 @@ def timeline_view(request: TimelineRequest) -> JsonDict:
 def _view_of(request: TimelineRequest) -> JsonDict:
     """Returns the timeline's rows and their texts, or why there is no timeline.
 
+    For a target without published rates, such as this machine, the timeline is that of
+    suggested hardware.
+
     >>> from shardviz.base.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
-    >>> view = _view_of(nothing)
-    >>> view["words"], view["examples"][0]
-    ('Least times need a chip: choose one under Target.', 'tpu:v5e:2x4')
+    >>> _view_of(nothing)["words"]
+    'There is no plan yet: the program is planned when its edits settle.'
     """
     results, placement = request.results, request.placement
-    plan = results.plan
-    if topology_of(request.target) is None:
-        return {**_nothing(wording.NO_CHIP), "examples": examples(request.mesh.size)}
-    if placement is None:
+    plan, is_described = results.plan, topology_of(request.target) is not None
+    if is_described and placement is None:
         return _nothing(why_no_placement(request.mesh, request.target))
-    if plan is None:
-        return _nothing(wording.NO_PLAN)
-    if plan.error is not None:
+    if plan is not None and plan.error is not None:
         return _nothing(str(plan.error))
-    if plan.mesh.shape != placement.mesh.shape:
-        # The plan is for the mesh before the last edit.
+    # The plan may be for the mesh before the last edit.
+    if plan is None or plan.mesh.shape != request.mesh.shape:
         return _nothing(wording.NO_PLAN)
+    # Least times of a compile are never mixed with those of suggested hardware.
+    measured = results.roofline is not None and results.target == request.target
+    if not is_described and not measured:
+        placement = suggested_placement(request.mesh, most_alive(plan))
+    if placement is None:
+        return _nothing(wording.NO_CHIP)
     report, least = results.report, results.roofline
     topology = placement.topology
     # The report may be for the program or target before the last edit.
@@ -122,36 +126,17 @@ def _view_of(request: TimelineRequest) -> JsonDict:
         steps = timeline(plan, topology, placement.mesh, report)
     except ShardvizError as error:
         return _nothing(str(error))
-    return _view(steps, plan)
-
-
-def examples(devices: int) -> list[str]:
-    """Returns targets with published rates and this many devices; may be empty.
-
-    >>> examples(16), examples(7), examples(17)
-    (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'], [])
-    """
-    targets = []
-    for name in EXAMPLES:
-        chip = find_chip(name)
-        topology = even_topology(chip, devices)
-        if topology is None or topology.size != devices:
-            continue
-        # Many hosts with one GPU each are not a useful example.
-        full = topology.shape[-1] == chip.host_shape[0]
-        if chip.platform == "tpu" or full or topology.hosts == 1:
-            targets.append(str(topology))
-    return targets[:MOST_EXAMPLES]
+    return _view(steps, plan, "" if is_described else str(topology))
 
 
 def _nothing(words: str) -> JsonDict:
-    return {"words": words, "examples": []}
+    return {"words": words}
 
 
-def _view(steps: Timeline, plan: Plan) -> JsonDict:
+def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
     headline = {}
     if not steps.is_compiled:
-        headline = {"headline": planned_headline(plan, steps.least)}
+        headline = {"headline": planned_headline(plan, steps.least, suggested)}
     spans = [span for span in steps.spans if span.seconds != 0.0]
     if not spans:
         return {**_nothing(wording.NOTHING), **headline}
@@ -180,7 +165,6 @@ def _view(steps: Timeline, plan: Plan) -> JsonDict:
         "serial": _schedule(*wording.SERIAL, steps.serial_s),
         "overlapped": _schedule(*wording.OVERLAPPED, steps.overlapped_s),
         "notes": _notes(steps, len(steps.spans) - len(spans)),
-        "what": wording.WHAT,
         "text": list(text),
     }
 
@@ -195,7 +179,8 @@ def _microseconds(seconds: float | None) -> float | None:
 
 def _notes(steps: Timeline, fused: int) -> list[str]:
     """Returns notes on the timeline's sources, and on what it leaves out."""
-    notes = [wording.COMPILED if steps.is_compiled else wording.PLANNED]
+    source = wording.COMPILED if steps.is_compiled else wording.PLANNED
+    notes = [wording.LEAST, source]
     if steps.least.has_unknown_trips:
         notes.append(wording.UNKNOWN_TRIPS)
     if steps.unknown:

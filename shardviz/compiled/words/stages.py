@@ -36,13 +36,13 @@ RUN_FAILED = "✗ failed"
 PROPAGATED_TITLE = "What propagation decided: see the tab Values."
 
 
-def not_run(code: str, title: str = "", devices: int = 0) -> str:
+def not_run(code: str, title: str = "", count: int = 0) -> str:
     """Explains why the partitioner does not run automatically.
 
     Args:
         code: the code of a `NotRun`.
         title: the title of the target.
-        devices: number of devices that would have to be simulated.
+        count: number of devices that would have to be simulated, or of operations.
 
     >>> not_run("described", "TPU v5e 2×4")
     'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
@@ -52,9 +52,10 @@ def not_run(code: str, title: str = "", devices: int = 0) -> str:
         "attached": "Press Compile to run the compiler of the attached devices.",
         "described": f"Press Compile: the compiler for {title} takes a while.",
         "too many": (
-            f"An estimate only: {devices:,} devices are many to simulate. Choose"
+            f"An estimate only: {count:,} devices are many to simulate. Choose"
             " described hardware, or press Compile."
         ),
+        "too large": f"Press Compile: {count:,} operations take a while.",
         "no plan": "Not compiled: there is no plan.",
     }
     return sentences[code]
@@ -193,8 +194,12 @@ NO_CAUSE = "The compiler names no cause."
 #: The parts of a roofline in the order of their bars, and the words for them.
 PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
 NO_CHIP = "Choose a chip under Target to see its least times."
-BY_PLAN = "Lower bounds by the plan; the compiled program is not known."
 NO_COST = "The compiler counted no operations, so there are no least times."
+
+
+def by_plan(title: str) -> str:
+    """Names the chips of least times that come from the plan."""
+    return f"{title}, by the plan"
 
 
 def bound(roofline: Roofline) -> str:
@@ -212,25 +217,44 @@ def memory_needed(fit: Fit) -> str:
     >>> memory_needed(Fit(3 << 30, 4 << 30))
     'needs 3 GiB of 4 GiB'
     """
-    needs = "needs at least" if fit.arrays_only else "needs"
-    if fit.capacity is None:
-        return f"{needs} {bytes_text(fit.needed)}"
-    return f"{needs} {bytes_text(fit.needed)} of {bytes_text(fit.capacity)}"
+    return f"needs {_of(fit.needed, fit.capacity)}"
+
+
+def memory_planned(alive: int, capacity: int | None) -> str:
+    """Describes the memory that a device needs by the plan.
+
+    >>> memory_planned(3 << 30, 4 << 30)
+    'needs about 3 GiB of 4 GiB'
+    """
+    return f"needs about {_of(alive, capacity)}"
+
+
+def _of(needed: int, capacity: int | None) -> str:
+    return f"{bytes_text(needed)}{clause(' of {}', capacity and bytes_text(capacity))}"
 
 
 # --- memory ---------------------------------------------------------------------------
 
 
-def planned_memory(fit: Fit) -> str:
-    """Describes the memory for arguments and results alone, before a compile.
+def planned_memory(fit: Fit, alive: int) -> str:
+    """Describes the memory of a device by the plan, before a compile.
 
-    >>> planned_memory(Fit(3 << 30, 4 << 30, arrays_only=True))
-    'Needs at least 3 GiB of 4 GiB per device, for arguments and results.'
+    Args:
+        fit: the memory for arguments and results alone.
+        alive: the most bytes of live values in the plan.
+
+    >>> planned_memory(Fit(3 << 30, None, arrays_only=True), 5 << 30)
+    'About 5 GiB per device by the plan, unfused; arguments and results need 3 GiB.'
     """
     if fit.ok is False:
         return str(fit)
-    needs = f"{memory_needed(fit)} per device, for arguments and results."
-    return needs[0].upper() + needs[1:]
+    needs = (
+        f"About {bytes_text(alive)} per device by the plan, unfused;"
+        f" arguments and results need {bytes_text(fit.needed)}."
+    )
+    if fit.capacity is not None:
+        needs += f" {fit.device} has {bytes_text(fit.capacity)}."
+    return needs
 
 
 def memory(report: Report) -> str:

@@ -6,7 +6,6 @@ from shardviz.base.format import bytes_text, count_text
 from shardviz.compiled.timeline import Span, Timeline
 from shardviz.compiled.words.roofline import NOTES, time_text
 
-WHAT = "A lower bound from published rates, not a measurement."
 NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Target."
 NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
@@ -18,6 +17,7 @@ OVERLAPPED = (
     "Arithmetic, memory and collectives each follow their own order, all three at the same"
     " time: no schedule is faster.",
 )
+LEAST = "Least times are lower bounds from published rates, not measurements."
 PLANNED = (
     "An estimate: order, operations and collectives are those of the plan, and the compiler"
     " may choose others."

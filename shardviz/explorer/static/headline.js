@@ -17,6 +17,7 @@ import { OUT_OF_DATE } from "./stages.js";
  * @property {string} memory
  * @property {string} memoryTitle
  * @property {boolean} over
+ * @property {string} suggested The target of the least times, if it is not the chosen one.
  */
 
 /**
@@ -31,12 +32,14 @@ import { OUT_OF_DATE } from "./stages.js";
 
 /** @typedef {HeadlineData} Data */
 
-const LOWER_BOUND = "A lower bound from published rates, not a measurement.";
-
 export class Headline {
-  /** @param {(part: string) => void} open shows the operations of a part */
-  constructor(open) {
+  /**
+   * @param {(part: string) => void} open shows the operations of a part
+   * @param {(target: string) => void} choose chooses a target
+   */
+  constructor(open, choose) {
     this.open = open;
+    this.choose = choose;
     this.node = h("div", { class: "sv-headline", role: "group", "aria-label": "Least time" });
     this.key = "";
   }
@@ -47,26 +50,31 @@ export class Headline {
    *   target
    * @param {Record<string, number>} axes the indices of the mesh axes
    * @param {boolean} old true if the program or its target was edited since the compile
+   * @param {boolean} live whether a kernel answers
    */
-  show(compiled, planned, axes, old) {
-    if (!isNew(this, [compiled, planned, axes, old])) return;
-    const usesCompiled = !old && (compiled.parts.length > 0 || compiled.memory !== "");
+  show(compiled, planned, axes, old, live) {
+    if (!isNew(this, [compiled, planned, axes, old, live])) return;
+    // A compile for this machine has no least times, so they are those of suggested hardware.
+    const complete = compiled.parts.length || (compiled.memory && !planned?.suggested);
     // Ignore a compile for another program or target.
-    const data = usesCompiled ? compiled : planned;
+    const data = complete && !old ? compiled : planned;
     this.node.hidden = false;
     this.node.title = data?.title ?? "";
     if (!data && old) return fill(this.node, muted(OUT_OF_DATE));
-    this.fillWith(data ?? compiled, axes);
+    this.fillWith(data ?? compiled, axes, live);
   }
 
-  /** @param {Data} data @param {Record<string, number>} axes */
-  fillWith(data, axes) {
-    const { parts, note, where } = data;
+  /** @param {Data} data @param {Record<string, number>} axes @param {boolean} live */
+  fillWith(data, axes, live) {
+    const { parts, note, where, suggested } = data;
     this.node.hidden = !parts.length && !note && !data.memory;
     if (!parts.length) return fill(this.node, muted(note), memory(data, this.open));
-    const least = h("div", null, h("b", { text: `≥ ${data.seconds}` }), muted(` on ${where}`));
+    const link = { class: "sv-link", hidden: !suggested || !live };
+    const choose = button("Choose this target", () => this.choose(suggested), link);
+    const seconds = h("b", { text: `≥ ${data.seconds}` });
+    const least = h("div", null, seconds, muted(` on ${where} `), choose);
     const bound = h("div", null, `${data.bound} · `, memory(data, this.open));
-    const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(note || LOWER_BOUND));
+    const facts = h("div", { class: "sv-hfacts" }, least, bound);
     const bars = parts.map((part) => this.bar(part, axes));
     fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
   }

@@ -29,6 +29,7 @@ import { besideView } from "./views.js";
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
+const WAITING = "Least times are being added up…";
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
 
 export class ProgramPanel {
@@ -37,9 +38,8 @@ export class ProgramPanel {
     const { edit, act } = calls;
     this.act = act;
     this.program = new Choice("Program", (v) => edit("program", v));
-    const primary = { class: "sv-button sv-primary", "aria-label": "Run" };
     this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
-    this.run = button("Run", () => act("run"), primary);
+    this.run = button("Run", () => act("run"), { "aria-label": "Run" });
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", {
       class: "sv-status sv-muted sv-cut",
@@ -51,8 +51,9 @@ export class ProgramPanel {
       (i) => this.openStage(i),
       (from, to) => (from ? this.openCollectives(`${from}-${to}`) : this.open("Values")),
     );
-    this.headline = new Headline((part) =>
-      part === "collectives" ? this.openCollectives("") : this.open("Memory", part),
+    this.headline = new Headline(
+      (part) => (part === "collectives" ? this.openCollectives("") : this.open("Memory", part)),
+      (target) => edit("target", target),
     );
     this.collectives = new CollectivesPanel(highlight, {
       value: (name) => this.openValue(name),
@@ -67,7 +68,6 @@ export class ProgramPanel {
     this.timeline = new TimelinePanel({
       value: (name) => this.openValue(name),
       collective: (key) => this.openCollective(key),
-      target: (target) => edit("target", target),
     });
     this.player = new Player({ close: () => this.closePlayer() });
     this.askPlay = calls.play;
@@ -77,7 +77,7 @@ export class ProgramPanel {
     this.playedOf = ["", null, ""];
     this.tabs = tabRow(TABS, { class: "sv-tabs" }, "sv-tab", (name) => this.open(name));
     this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
-    this.tab = "Collectives";
+    this.tab = "Timeline";
     this.picked = false;
     this.bodyKey = "";
     /** @type {Shown | null} */ this.shown = null;
@@ -217,8 +217,8 @@ export class ProgramPanel {
     this.collectives.canPlay = (key) => live || Boolean(movements[key]);
     // Until the user chooses a tab, show a compile error, or the timeline if there are times.
     const failed = shown.stages.error && !isOutOfDate(shown);
-    const timed = "lanes" in timeline && !failed;
-    if (!this.picked) this.tab = timed ? "Timeline" : "Collectives";
+    const untimed = isTimed(shown) && !("lanes" in timeline);
+    if (!this.picked) this.tab = failed || untimed ? "Collectives" : "Timeline";
     const { program } = view;
     this.program.sync(menus.programs, program.value);
     this.program.node.title = program.value;
@@ -264,7 +264,7 @@ export class ProgramPanel {
     this.stages.show(shown, about);
     const { report } = shown;
     const old = isOutOfDate(shown);
-    this.headline.show(stages.headline, plannedHeadline(shown), stages.axes, old);
+    this.headline.show(stages.headline, plannedHeadline(shown), stages.axes, old, shown.live);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.showChanges();
     this.tabs.mark(this.tab);
@@ -309,7 +309,8 @@ export class ProgramPanel {
     }
     if (this.tab === "Timeline") {
       this.put(this.timeline.node);
-      return this.timeline.show(shown.timeline, shown.theme, shown.live);
+      const { timeline } = shown;
+      return this.timeline.show(isTimed(shown) ? timeline : { words: WAITING }, shown.theme);
     }
     if (this.tab === "Values") {
       if (this.put(this.values.node)) this.values.paint();
@@ -341,8 +342,12 @@ function isOutOfDate({ stages, view, target }) {
   return stageState(stages, 2, view.revision, target) === "old";
 }
 
+/** Whether the timeline is for the current program and target. @param {Shown} shown */
+function isTimed({ timeline, view, target }) {
+  return timeline.revision === view.revision && timeline.target === target.value;
+}
+
 /** Returns the headline from the plan, if it is for the current program and target. @param {Shown} shown */
-function plannedHeadline({ timeline, view, target }) {
-  const current = timeline.revision === view.revision && timeline.target === target.value;
-  return current ? timeline.headline : undefined;
+function plannedHeadline(shown) {
+  return isTimed(shown) ? shown.timeline.headline : undefined;
 }

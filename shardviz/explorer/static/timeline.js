@@ -12,11 +12,7 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  *   headline?: import("./headline.js").HeadlineData}} Timeline
  */
 
-/**
- * @typedef {object} NoTimeline
- * @property {string} words
- * @property {string[]} examples
- */
+/** @typedef {{words: string}} NoTimeline */
 
 /**
  * @typedef {object} TimelineData
@@ -27,7 +23,6 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  * @property {Schedule} serial
  * @property {Schedule} overlapped
  * @property {string[]} notes
- * @property {string} what
  * @property {string[]} text
  */
 
@@ -48,11 +43,8 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  */
 
 /** @typedef {import("./colours.js").Theme} Theme */
-/**
- * Requests to the page: show a value, show a collective, or choose a target.
- * @typedef {{value: (name: string) => void, collective: (key: string) => void,
- *   target: (target: string) => void}} Calls
- */
+/** Requests to the page: show a value, or a collective. */
+/** @typedef {{value: (name: string) => void, collective: (key: string) => void}} Calls */
 /** An operation or collective, with the position and width of its bar in pixels. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
 
@@ -71,7 +63,7 @@ export class TimelinePanel {
   constructor(calls) {
     this.calls = calls;
     this.id = `sv-timeline-${++timelines}`;
-    /** @type {[object?, string?, boolean?]} */ this.shown = [];
+    /** @type {[object?, string?]} */ this.shown = [];
     /** @type {TimelineData | null} */ this.data = null;
     /** @type {Theme | null} */ this.theme = null;
     /** @type {Bar[]} */ this.bars = [];
@@ -90,28 +82,29 @@ export class TimelinePanel {
     const list = { role: "listbox", "aria-label": "Operations", tabindex: "0", ...OWN_KEYS, on };
     this.lanes = h("div", { class: "sv-tllanes", ...list }, this.canvas, this.option);
     this.chosen = h("div", { class: "sv-tlchosen" });
-    this.notes = h("p", { class: "sv-muted" });
+    this.notes = h("p");
+    const about = h("summary", { text: "About these times" });
+    this.about = h("details", { class: "sv-muted" }, about, this.notes);
     this.node = h("div", { class: "sv-timeline" });
     this.watch = new ResizeObserver(() => this.paint());
     this.watch.observe(this.lanes);
   }
 
-  /**
-   * @param {Timeline} data
-   * @param {Theme} theme
-   * @param {boolean} live whether a kernel answers
-   */
-  show(data, theme, live) {
-    const now = [data, theme.name, live];
+  /** @param {NoTimeline | TimelineData} data @param {Theme} theme */
+  show(data, theme) {
+    const now = [data, theme.name];
     if (now.every((part, i) => part === this.shown[i])) return;
     Object.assign(this, { shown: now, theme });
-    if (!("lanes" in data)) return this.showNone(data, live);
+    if (!("lanes" in data)) {
+      this.data = null;
+      return fill(this.node, mutedNote(data.words));
+    }
     if (data !== this.data) {
       this.data = data;
       this.makeBars();
     }
     const picture = h("div", { class: "sv-tlpicture" }, this.labels, this.lanes);
-    fill(this.node, this.schedules, picture, this.chosen, this.notes);
+    fill(this.node, this.schedules, picture, this.chosen, this.about);
     this.choices(data);
     setText(this.notes, data.notes.join(" "));
     const labels = data.lanes.map((axes, i) => {
@@ -123,14 +116,6 @@ export class TimelinePanel {
     const high = (/** @type {number} */ lane) => `${FOLDS + lane * labels.length + TICKS}px`;
     Object.assign(picture.style, { flexBasis: high(LANE.most), minHeight: high(LANE.least) });
     this.choose(this.at);
-  }
-
-  /** @param {NoTimeline} why @param {boolean} live */
-  showNone({ words, examples }, live) {
-    this.data = null;
-    const offer = (/** @type {string} */ to) => button(to, () => this.calls.target(to));
-    const offers = h("p", { class: "sv-tloffers" }, ...(live ? examples : []).map(offer));
-    fill(this.node, mutedNote(words), offers);
   }
 
   /** @param {TimelineData} data */
@@ -150,7 +135,7 @@ export class TimelinePanel {
       );
       return choice;
     });
-    fill(this.schedules, ...choices, h("span", { class: "sv-muted", text: data.what }));
+    fill(this.schedules, ...choices);
   }
 
   /** Creates one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
