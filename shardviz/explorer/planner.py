@@ -255,6 +255,8 @@ class Planner:
                 return
             revision = job.revision
             self._update(plan=plan, plan_revision=revision, plan_platform=platform)
+            if report := self.state.report_of(revision, job.target):
+                self._update(report=self._with_plan(job, report))
         self._partition(job)
 
     def _plan_failed(self, job: Job, error: BaseException) -> None:

@@ -115,6 +115,10 @@ class Page(Protocol):
         """Whether a page shows this view."""
         ...
 
+    def show_report(self, report: Report) -> None:
+        """Shows a report of the current program instead of compiling it again."""
+        ...
+
     def compile(self) -> None:
         """Compiles the program in the background."""
         ...

@@ -53,6 +53,35 @@ def test_a_change_of_specs_is_applied_as_one_undo(made, monkeypatch):
     assert made.session.now is now
 
 
+def test_the_compile_of_the_trial_is_shown_once_its_change_is_applied(made, monkeypatch):
+    monkeypatch.setattr(planner, "changes_of", lambda job, *_: found(job.program))
+    made.compile()
+    made.wait(60)
+    old = made.planner.state.report
+    send(made, "changes", "memory")
+    made.wait(60)
+    change = made.planner.job.changes[0]
+    send(made, "take", "0")
+    now, state = made.session.now, made.planner.state
+    assert state.report is made.report is change.report is not old
+    assert (state.report_revision, state.target) == (now.revision, now.target)
+    assert ["arguments", "1 KiB"] in made.stages_data["memory"]["parts"]
+    made.wait(60)
+    # It is planned, and not compiled again.
+    assert made.planner.state.plan_revision == now.revision
+    assert made.planner.state.report.memory == change.report.memory
+
+
+def test_the_compile_of_a_trial_for_another_target_is_not_shown(made, monkeypatch):
+    monkeypatch.setattr(planner, "changes_of", lambda job, *_: found(job.program))
+    send(made, "changes", "memory")
+    made.wait(60)
+    made.session.edit("target", "tpu:v5e:2x4")
+    send(made, "take", "0")
+    assert made.report is None
+    assert made.planner.state.report_of(made.session.now.revision, "tpu:v5e:2x4") is None
+
+
 def test_a_failure_is_said_and_the_report_stays(made, monkeypatch):
     def fails(*_):
         raise ShardvizError("There is no such collective.")

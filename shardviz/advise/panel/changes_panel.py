@@ -50,4 +50,8 @@ class ChangesPanel(Panel):
         if job is None or job.changes is None or job.revision != session.now.revision:
             return
         if changes_view(job)["rows"][number]["takes"]:
-            session.edit("change", job.changes[number].program)
+            change = job.changes[number]
+            session.edit("change", change.program)
+            # The search compiled the change for the target of its job.
+            if session.now.target == job.target:
+                self.page.show_report(change.report)
