@@ -8,14 +8,14 @@ totals come from the report, and agree with its roofline.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.collective_kind import KINDS
 from shardviz.base.display import Fact
 from shardviz.base.mesh import MeshSpec
-from shardviz.compiled.op_costs import OpCost, op_costs
+from shardviz.compiled.op_costs import OpCost, live_bytes, op_costs
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import (
     Bound,
@@ -60,6 +60,8 @@ class Span(Fact):
             bytes that it must read and write; None if a rate is unknown.
         alone: seconds of an operation if XLA fuses nothing with it; None for products
             and collectives.
+        live: the most bytes of live values on each device, in the plan, since the span
+            before.
         note: why the time is unknown.
 
     >>> print(Span("dot_general", "product", 2e-6, "FLOP/s", 4e8))
@@ -80,6 +82,7 @@ class Span(Fact):
     arithmetic: float | None = None
     memory: float | None = None
     alone: float | None = None
+    live: int = 0
     note: RooflineNote | None = None
 
 
@@ -161,14 +164,20 @@ def timeline(
                 bound = bounds[number]
                 spans.append(_of_collective(collectives[number], number, bound))
 
-    for op in plan.ops:
+    live, first = 0, 0
+    for op, live_now in zip(plan.ops, live_bytes(plan), strict=True):
+        live = max(live, live_now)
         add_collectives(before.get(op.name, []))
         cost = costs.get(op.name)
         if cost is not None and cost.opcode not in _WRITTEN:
             spans.append(_of_operation(cost, chip))
         add_collectives(after.get(op.name, []))
+        if len(spans) > first:
+            spans[first:] = [replace(span, live=live) for span in spans[first:]]
+            live, first = 0, len(spans)
     # Collectives without a value in the plan come last.
     add_collectives(after.get("", []))
+    spans[first:] = [replace(span, live=live) for span in spans[first:]]
     return Timeline(least, tuple(spans), compiled is not None)
 
 

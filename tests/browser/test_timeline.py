@@ -7,7 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from shardviz.base.format import bytes_text
 from shardviz.base.mesh import make_mesh
+from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.timeline_view import TimelineRequest, timeline_view
 from shardviz.draw.palette import LIGHT
 from shardviz.explorer import html_page
@@ -61,7 +63,7 @@ def colour_at(page: Page, bar: int) -> str:
     return page.evaluate(
         """(i) => {
           const bar = panel.bars[i], ratio = window.devicePixelRatio;
-          const [x, y] = [bar.x + bar.w / 2, 18 + bar.lane * panel.lane + 6];
+          const [x, y] = [bar.x + bar.w / 2, 18 + panel.rowOf(bar) * panel.lane + 6];
           const g = panel.canvas.getContext("2d");
           const [r, gr, b] = g.getImageData(x * ratio, y * ratio, 1, 1).data;
           return "#" + [r, gr, b].map((v) => v.toString(16).padStart(2, "0")).join("");
@@ -72,7 +74,7 @@ def colour_at(page: Page, bar: int) -> str:
 
 def test_a_lane_for_each_axis_in_its_colour_and_a_click_says_what_bounds_it(page):
     opened(page, data_of(layers(3, MESH)))
-    assert page.locator(".sv-tllabel").all_inner_texts() == ["arithmetic", "memory", "model"]
+    assert page.locator(".sv-tllabel").all_inner_texts() == ["compute", "model", "live bytes"]
     bars = page.evaluate("panel.bars.map(({ lane, x, w, name }) => [lane, x, w, name])")
     at = next(i for i, (lane, _, w, _) in enumerate(bars) if lane == 2 and w > 20)
     assert colour_at(page, at) == LIGHT.groups[1]
@@ -81,13 +83,44 @@ def test_a_lane_for_each_axis_in_its_colour_and_a_click_says_what_bounds_it(page
     assert all(b[1] >= end - 1e-6 for b, end in zip(bars[1:], ends, strict=False))
     lanes = page.get_by_role("listbox", name="Operations")
     lanes.click(
-        position={"x": bars[at][1] + bars[at][2] / 2, "y": 18 + page.evaluate("panel.lane") * 2.4}
+        position={"x": bars[at][1] + bars[at][2] / 2, "y": 18 + page.evaluate("panel.lane") * 1.4}
     )
     said = page.locator(".sv-tlchosen")
     expect(said).to_contain_text(re.compile(r"all-reduce.*model.*At least .* bound by ICI: 1 MiB"))
     expect(said).to_contain_text("sums over dimension 1")
     page.get_by_role("button", name="Open in Collectives").click()
     assert page.evaluate("calls") == [f"0:{page.evaluate('panel.bars[panel.at].collective')}"]
+
+
+def test_the_live_bytes_rise_to_the_peak_of_the_headline(page):
+    plan = layers(3, MESH)
+    opened(page, data_of(plan))
+    live = page.evaluate("panel.bars.map(({ live }) => live)")
+    assert max(live) == most_alive(plan)
+    assert page.evaluate("panel.data.peak") == f"peak about {bytes_text(most_alive(plan))}"
+    # A column of the last lane is as high as its share of the peak.
+    high = page.evaluate(
+        """() => panel.bars.map(({ x, w }) => {
+          const ratio = window.devicePixelRatio;
+          const [lanes, from] = [panel.data.lanes.length, Math.round((x + w * 0.3) * ratio)];
+          const [top, tall] = [18 + (lanes - 1) * panel.lane, panel.lane];
+          const g = panel.canvas.getContext("2d");
+          const { data } = g.getImageData(from, top * ratio, 1, tall * ratio);
+          return data.filter((_, i) => i % 4 === 3 && data[i] > 0).length / ratio;
+        })"""
+    )
+    most = page.evaluate("panel.lane * 0.72")
+    for tall, here, (x, w) in zip(
+        high, live, page.evaluate("panel.bars.map(({ x, w }) => [x, w])"), strict=True
+    ):
+        if w > 40 and here < max(live):
+            assert abs(tall - most * here / max(live)) < 3, x
+    # A click there chooses what runs at that moment.
+    widest = page.evaluate("panel.bars.reduce((a, b, i, all) => (b.w > all[a].w ? i : a), 0)")
+    x = page.evaluate("i => panel.bars[i].x + panel.bars[i].w / 2", widest)
+    y = page.evaluate("18 + panel.lane * (panel.data.lanes.length - 0.5)")
+    page.get_by_role("listbox", name="Operations").click(position={"x": x, "y": y})
+    assert page.evaluate("panel.at") == widest
 
 
 def test_keys_go_along_operations_in_order_and_enter_opens_them(page):
@@ -115,6 +148,8 @@ def test_with_overlap_collectives_begin_at_once_and_the_whole_is_shorter(page):
     expect(schedule.get_by_role("button", name="Perfect overlap")).to_have_attribute(
         "aria-pressed", "true"
     )
+    # The order between lanes is not known, and so neither are the live bytes.
+    assert page.locator(".sv-tllabel").all_inner_texts() == ["arithmetic", "memory", "model"]
     first = page.evaluate("[0, 1, 2].map((i) => panel.bars.find(({ lane }) => lane === i).x)")
     assert first == [0, 0, 0]
 

@@ -189,7 +189,7 @@ def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
     assert len(json.dumps(view)) < 900_000
 
 
-def test_operations_are_priced_with_the_plan_of_the_same_program():
+def test_the_plan_of_another_program_leaves_the_headline_of_a_report_alone():
     rule = ShardingRule(
         ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
         {"i": 64, "j": 16, "k": 32}, ("k",),
@@ -206,10 +206,6 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
     )
     report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
     same, other = (stages_view(StageResults(plan, 0, report, n)) for n in (0, 1))
-    assert [(o["name"], o["source"], o["share"]) for o in same["memory"]["operations"]] == [
-        ("y", "block.py:3", 1.0)
-    ]
-    assert other["memory"]["operations"] == []
     assert same["headline"]["parts"] == other["headline"]["parts"] != []
 
 

@@ -146,6 +146,19 @@ def test_a_report_of_another_program_or_target_leaves_the_plan_alone():
     assert view(layers(2, MESH), report=report, report_revision=3) == planned
 
 
+@pytest.mark.parametrize("count", [1, 2, 12])
+def test_the_most_live_bytes_are_the_memory_of_the_headline(count):
+    plan = layers(count, MESH)
+    found = view(plan)
+    most = max(row[-1] for row in found["spans"])
+    assert most == most_alive(plan)
+    assert found["peak"].removeprefix("peak ") in found["headline"]["memory"]
+    # A compiled program has the compiler's own figure in the headline, so the lane has none.
+    report = Report("f", V5E, collectives=(), mesh=MESH)
+    report = report.replace(roofline=roofline(report, V5E, MESH, plan))
+    assert view(plan, report=report, target=V5E)["peak"] == ""
+
+
 def test_ten_thousand_operations_stay_small_and_quick():
     began = time.process_time()
     found = view(layers(2500, MESH))

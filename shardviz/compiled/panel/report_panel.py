@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from shardviz.compiled.panel.report_view import report_view, was_cancelled
 from shardviz.explorer.protocol import Event, Handler, Intent, Page, Panel
 from shardviz.programs.panel.effects_view import EffectsReader
-from shardviz.runs.words.cached import executables
 
 
 class ReportPanel(Panel):
@@ -39,8 +38,7 @@ class ReportPanel(Panel):
             if job.report is not page.report and not was_cancelled(job.report):
                 page.report, page.report_revision = job.report, job.revision
         view = report_view(job, page.report, page.report_revision)
-        cache = executables(page.cache)
-        page.show(report_data={**view, "effects": self._effects.view, "cache": cache})
+        page.show(report_data={**view, "effects": self._effects.view})
 
     def saved(self) -> Mapping[str, object]:
         return self.current()

@@ -13,7 +13,7 @@ from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.memory_chart import chart_view
 from shardviz.compiled.report import Report
-from shardviz.compiled.roofline import Bound, Roofline
+from shardviz.compiled.roofline import Roofline
 from shardviz.compiled.words import stages as wording
 from shardviz.compiled.words.roofline import time_text
 from shardviz.explorer.planner import Job
@@ -26,7 +26,6 @@ MAX_ROWS = 300
 RUN_STAGES = ("place", "run", "check", "compare")
 # Positions in the row of stages; position 0 is the requested stage.
 COMPILED, RAN = 3, 4
-MOST_TIMES = 60
 _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 
 
@@ -202,12 +201,11 @@ def _axes_of(
     ]
 
 
-def memory_view(report: Report | None, roofline: Roofline | None = None) -> JsonDict:
+def memory_view(report: Report | None) -> JsonDict:
     """Returns the data of the Memory tab.
 
     Args:
         report: the report of a compile; None before compiling.
-        roofline: the least times of the program's operations; None if unknown.
 
     >>> from shardviz.compiled.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
@@ -216,7 +214,7 @@ def memory_view(report: Report | None, roofline: Roofline | None = None) -> Json
     ([['arguments', '1 GiB']], False)
     """
     view: JsonDict = {"parts": [], "sentence": "", "over": False}
-    view.update(operations=[], chart=None)
+    view["chart"] = None
     if report is None:
         return view
     memory = report.memory
@@ -229,18 +227,4 @@ def memory_view(report: Report | None, roofline: Roofline | None = None) -> Json
         over=report.fit is not None and report.fit.ok is False,
         target=report.target,
     )
-    if roofline is not None:
-        view["operations"] = _bars(roofline.ops)
     return view
-
-
-def _bars(bounds: Sequence[Bound]) -> list[JsonDict]:
-    """Returns least times as bars, longest first; an unknown time has no bar."""
-    rows = sorted(bounds, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
-    longest = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
-    bars = []
-    for row in rows:
-        share = (row.seconds or 0.0) / longest
-        bar = {"name": row.name, "seconds": seconds_text(row.seconds), "share": share}
-        bars.append({**bar, "bound": row.bound, "source": row.source})
-    return bars

@@ -72,7 +72,7 @@ def stages_view(results: StageResults) -> JsonDict:
         "axes": {} if plan is None else axis_groups(plan.mesh),
         "notes": [] if report is None else list(map(str, report.notes)),
         "headline": headline_view(roofline, report, _where(results), results.not_run),
-        "memory": memory_view(report, roofline),
+        "memory": memory_view(report),
         "error": error_view(report),
     }
 

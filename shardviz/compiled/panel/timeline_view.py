@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import error_text
@@ -11,7 +11,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.report_view import planned_headline
-from shardviz.compiled.timeline import Timeline, timeline
+from shardviz.compiled.timeline import Span, Timeline, timeline
 from shardviz.compiled.words import timeline as wording
 from shardviz.compiled.words.roofline import time_text
 from shardviz.explorer.background import LatestView
@@ -137,9 +137,17 @@ def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
     headline = {}
     if not steps.is_compiled:
         headline = {"headline": planned_headline(plan, steps.least, suggested)}
-    spans = [span for span in steps.spans if span.seconds != 0.0]
+    spans = list[Span]()
+    live = 0
+    for span in steps.spans:
+        live = max(live, span.live)
+        if span.seconds != 0.0:
+            spans.append(replace(span, live=live))
+            live = 0
     if not spans:
         return {**_nothing(wording.NOTHING), **headline}
+    if live > spans[-1].live:
+        spans[-1] = replace(spans[-1], live=live)
     # Lanes are in mesh order, with collectives of unknown axes last.
     names = list(plan.mesh.axis_names)
     used = {span.axes for span in spans if span.kind == "collective"}
@@ -155,7 +163,7 @@ def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
         row += [lane, span.collective, span.trips or 0]
         for words in (span.name, str(span), span.source, str(span.cause), span.value):
             row.append(text.setdefault(words, len(text)))
-        rows.append(row)
+        rows.append([*row, span.live])
     numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]
     return {
         **headline,
@@ -164,6 +172,8 @@ def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
         "spans": rows,
         "serial": _schedule(*wording.SERIAL, steps.serial_s),
         "overlapped": _schedule(*wording.OVERLAPPED, steps.overlapped_s),
+        # A compiled program's headline has the compiler's own figure.
+        "peak": "" if steps.is_compiled else wording.peak(most_alive(plan)),
         "notes": _notes(steps, len(steps.spans) - len(spans)),
         "text": list(text),
     }
@@ -180,7 +190,7 @@ def _microseconds(seconds: float | None) -> float | None:
 def _notes(steps: Timeline, fused: int) -> list[str]:
     """Returns notes on the timeline's sources, and on what it leaves out."""
     source = wording.COMPILED if steps.is_compiled else wording.PLANNED
-    notes = [wording.LEAST, source]
+    notes = [wording.LEAST, source, wording.LIVE]
     if steps.least.has_unknown_trips:
         notes.append(wording.UNKNOWN_TRIPS)
     if steps.unknown:

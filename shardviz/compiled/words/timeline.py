@@ -26,6 +26,7 @@ COMPILED = (
     "The collectives and the least time are those of the compiled program; order and"
     " operations are those of the plan."
 )
+LIVE = "Live bytes are those of the plan, before XLA fuses operations."
 UNKNOWN_TRIPS = NOTES["unknown trips"]
 
 
@@ -40,6 +41,15 @@ def summary(fact: Timeline) -> str:
     if fact.unknown:
         words += f" {unknown(fact.unknown)}"
     return words
+
+
+def peak(live: int) -> str:
+    """Labels the most live bytes of a plan.
+
+    >>> peak(3 << 30)
+    'peak about 3 GiB'
+    """
+    return f"peak about {bytes_text(live)}"
 
 
 def unknown(count: int) -> str:

@@ -32,6 +32,8 @@ import { OUT_OF_DATE } from "./stages.js";
 
 /** @typedef {HeadlineData} Data */
 
+const WAITING = "Least times are being added up…";
+
 export class Headline {
   /**
    * @param {(part: string) => void} open shows the operations of a part
@@ -42,6 +44,7 @@ export class Headline {
     this.choose = choose;
     this.node = h("div", { class: "sv-headline", role: "group", "aria-label": "Least time" });
     this.key = "";
+    this.high = 76; // pixels, once it has times
   }
 
   /**
@@ -51,16 +54,22 @@ export class Headline {
    * @param {Record<string, number>} axes the indices of the mesh axes
    * @param {boolean} old true if the program or its target was edited since the compile
    * @param {boolean} live whether a kernel answers
+   * @param {boolean} waiting whether the plan's headline is still being made
    */
-  show(compiled, planned, axes, old, live) {
-    if (!isNew(this, [compiled, planned, axes, old, live])) return;
+  show(compiled, planned, axes, old, live, waiting) {
+    if (!isNew(this, [compiled, planned, axes, old, live, waiting])) return;
     // A compile for this machine has no least times, so they are those of suggested hardware.
     const complete = compiled.parts.length || (compiled.memory && !planned?.suggested);
     // Ignore a compile for another program or target.
     const data = complete && !old ? compiled : planned;
-    this.node.hidden = false;
-    this.node.title = data?.title ?? "";
-    if (!data && old) return fill(this.node, muted(OUT_OF_DATE));
+    const { node } = this;
+    // Below it, nothing moves while it waits.
+    if (node.querySelector(".sv-hbars")) this.high = node.offsetHeight;
+    node.style.minHeight = !data && waiting ? `${this.high}px` : "";
+    node.hidden = false;
+    node.title = data?.title ?? "";
+    if (!data && waiting) return fill(node, muted(WAITING));
+    if (!data && old) return fill(node, muted(OUT_OF_DATE));
     this.fillWith(data ?? compiled, axes, live);
   }
 
@@ -88,7 +97,7 @@ export class Headline {
       const stripes = colours.map((colour) => h("i", { style: { "--sv-axis-colour": colour } }));
       return h("i", { style: { flex: `${part} 0 0` } }, ...stripes);
     });
-    const title = `${words}. Shows its operations.`;
+    const title = `${words}. Shows the longest.`;
     const node = button("", () => this.open(name), {
       class: "sv-plain sv-hbar",
       "aria-label": words,

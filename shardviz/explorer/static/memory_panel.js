@@ -1,11 +1,11 @@
 // @ts-check
 // The Memory tab: live bytes over time, and the buffers alive at one moment.
-// Below are the bytes of arguments, outputs and so on, and the least times of operations.
+// Below are the bytes of arguments, outputs and so on.
 import { ChangesList } from "./changes.js";
 import { muted, mutedNote } from "./collectives.js";
 import { OWN_KEYS, axisTag, button, fill, h, svg } from "./dom.js";
 import { bytesText } from "./model_rows.js";
-import { leastTimes, pairs } from "./report_tabs.js";
+import { pairs } from "./report_tabs.js";
 import { OUT_OF_DATE } from "./stages.js";
 
 /**
@@ -14,7 +14,6 @@ import { OUT_OF_DATE } from "./stages.js";
  * @property {MemoryChart | null} chart The chart; null if the compiler reported no buffers.
  * @property {string} sentence
  * @property {boolean} over
- * @property {import("./report_tabs.js").LeastTime[]} operations
  * @property {string} [target] The target of the report; missing without a report.
  */
 
@@ -38,9 +37,6 @@ import { OUT_OF_DATE } from "./stages.js";
 
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
 
-/** Part of the least time in the headline -> the bound of its operations. */
-/** @type {Record<string, string>} */
-const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
 /** The shade of grey of each kind of buffer; colours are reserved for mesh axes. @type {Record<string, number>} */
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
 const LINES = 4; // grid lines of the chart
@@ -51,7 +47,7 @@ export class MemoryPanel {
   /** @param {Calls} calls */
   constructor(calls) {
     this.calls = calls;
-    /** @type {[Memory?, string?, boolean?, object?]} */ this.shown = [];
+    /** @type {[Memory?, boolean?, object?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** Live bytes of each column. @type {number[]} */ this.totals = [];
     // The slider covers the chart; its thumb is the line at the selected moment.
@@ -69,15 +65,14 @@ export class MemoryPanel {
 
   /**
    * @param {Memory} memory
-   * @param {string} part the part of the least time whose operations are shown
    * @param {boolean} old true if the program or its target was edited since the compile
    * @param {import("./headline.js").HeadlineData} [planned] the plan's headline for the current program and target
    */
-  show(memory, part, old, planned) {
-    const anew = memory !== this.shown[0] || old !== this.shown[2];
-    if (!anew && part === this.shown[1] && planned === this.shown[3]) return;
-    this.shown = [memory, part, old, planned];
-    const { chart, sentence, over, target, parts, operations } = memory;
+  show(memory, old, planned) {
+    const anew = memory !== this.shown[0] || old !== this.shown[1];
+    if (!anew && planned === this.shown[2]) return;
+    this.shown = [memory, old, planned];
+    const { chart, sentence, over, target, parts } = memory;
     const least = { sentence: planned?.memoryTitle ?? "", over: planned?.over };
     const verdict = target === undefined || old ? least : { sentence, over };
     const fits = h("b", { class: verdict.over ? "sv-bad" : "", text: verdict.sentence });
@@ -88,12 +83,6 @@ export class MemoryPanel {
     const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
     fill(this.node, head, this.changes.node);
     this.node.append(...(chart ? [picture, this.legend] : [pairs(parts)]));
-    const bound = BOUNDS[part];
-    const shownOperations = operations.filter((op) => !bound || op.bound === bound);
-    if (shownOperations.length) this.node.append(leastTimes(shownOperations));
-    else if (bound) this.node.append(mutedNote(`No operation is known to be bound by ${bound}.`));
-    // The operations are listed below the chart, so scroll down to them.
-    if (bound) this.node.querySelector(".sv-least")?.scrollIntoView();
     if (chart && anew) this.draw(chart);
   }
 

@@ -29,7 +29,6 @@ import { besideView } from "./views.js";
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
-const WAITING = "Least times are being added up…";
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
 
 export class ProgramPanel {
@@ -52,7 +51,7 @@ export class ProgramPanel {
       (from, to) => (from ? this.openCollectives(`${from}-${to}`) : this.open("Values")),
     );
     this.headline = new Headline(
-      (part) => (part === "collectives" ? this.openCollectives("") : this.open("Memory", part)),
+      (part) => this.openPart(part),
       (target) => edit("target", target),
     );
     this.collectives = new CollectivesPanel(highlight, {
@@ -87,7 +86,6 @@ export class ProgramPanel {
     this.clock = new Clock((seconds) =>
       setText(this.status, `${this.shown?.report.stage} ${seconds.toFixed(1)} s`),
     );
-    this.part = "";
     this.position = calls.position;
     this.drawnBy = "";
     this.beside = besideView();
@@ -109,15 +107,21 @@ export class ProgramPanel {
     );
   }
 
-  /** @param {string} name @param {string} [part] of the least time, whose operations are shown */
-  open(name, part = "") {
+  /** @param {string} name */
+  open(name) {
     this.playing = false;
     this.picked = true;
     this.tab = name;
-    this.part = part;
     this.bodyKey = "";
     this.refresh();
     this.askForContent();
+  }
+
+  /** Opens what a part of the headline is about. @param {string} part "memory", "compute", ... */
+  openPart(part) {
+    if (part === "collectives") return this.openCollectives("");
+    this.open(part === "peak" ? "Memory" : "Timeline");
+    if (part !== "peak") this.timeline.chooseLongest(part);
   }
 
   /** Opens the tab of a stage. @param {number} index 0 for requested, 1 for propagated, ... */
@@ -264,7 +268,9 @@ export class ProgramPanel {
     this.stages.show(shown, about);
     const { report } = shown;
     const old = isOutOfDate(shown);
-    this.headline.show(stages.headline, plannedHeadline(shown), stages.axes, old, shown.live);
+    const waiting = shown.live && !isTimed(shown);
+    const planned = plannedHeadline(shown);
+    this.headline.show(stages.headline, planned, stages.axes, old, shown.live, waiting);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.showChanges();
     this.tabs.mark(this.tab);
@@ -310,7 +316,7 @@ export class ProgramPanel {
     if (this.tab === "Timeline") {
       this.put(this.timeline.node);
       const { timeline } = shown;
-      return this.timeline.show(isTimed(shown) ? timeline : { words: WAITING }, shown.theme);
+      return this.timeline.show(isTimed(shown) ? timeline : { words: "" }, shown.theme);
     }
     if (this.tab === "Values") {
       if (this.put(this.values.node)) this.values.paint();
@@ -319,7 +325,7 @@ export class ProgramPanel {
     if (this.tab === "Memory") {
       if (this.put(this.memory.node)) this.bodyKey = "";
       const { memory } = shown.stages;
-      return this.memory.show(memory, this.part, isOutOfDate(shown), plannedHeadline(shown));
+      return this.memory.show(memory, isOutOfDate(shown), plannedHeadline(shown));
     }
     const { report, code, target } = shown;
     const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);

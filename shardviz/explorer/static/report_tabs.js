@@ -1,18 +1,9 @@
 // @ts-check
 // The Checks tab, with the report of a job, and the Code tab.
-import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
+import { failureNote, muted, mutedNote, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
 /** @import { Shown } from "./program_panel.js" */
-
-/**
- * @typedef {object} LeastTime
- * @property {string} name
- * @property {string} seconds
- * @property {number} share
- * @property {string} bound
- * @property {string} source
- */
 
 /**
  * @typedef {object} Failure
@@ -36,7 +27,6 @@ import { copyButton, h } from "./dom.js";
  *   the report before it.
  * @property {Failure | null} error
  * @property {Effects} effects
- * @property {string} cache
  */
 
 /**
@@ -80,27 +70,7 @@ export function runAgain({ verdict, revision: of }, revision) {
 export function reportTab(tab, { view, report, code, target }) {
   if (tab === "Code") return codeTab(code);
   const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
-  return [old, ...checksTab(report, target.noRun ?? ""), mutedNote(report.cache)];
-}
-
-/** @param {LeastTime[]} times */
-export function leastTimes(times) {
-  const rows = times.map(({ name, seconds, share, bound, source }) =>
-    tableRow([
-      h("span", { class: "sv-cbytes" }, shareBar(share), seconds),
-      h("span", { text: name, title: name }),
-      muted(bound),
-      h("code", { class: "sv-muted", text: source }),
-    ]),
-  );
-  /** @type {import("./collectives.js").Title[]} */
-  const titles = [
-    ["least time", "190px"],
-    "operation, as if XLA fused nothing",
-    ["bound by", "82px"],
-    ["line", "30%"],
-  ];
-  return table(titles, rows, "sv-least");
+  return [old, ...checksTab(report, target.noRun ?? "")];
 }
 
 /** @param {Report} report @param {string} noRun why nothing can run @returns {Node[]} */

@@ -1,6 +1,7 @@
 // @ts-check
 // The Timeline tab: least times in program order.
-// There is a lane for arithmetic, one for memory, and one per set of mesh axes with collectives.
+// There is a lane for operations, one per set of mesh axes with collectives, and one for live bytes.
+// With overlap, arithmetic and memory have a lane each, and live bytes are not known.
 import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
@@ -22,6 +23,7 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  * @property {TimelineSpan[]} spans
  * @property {Schedule} serial
  * @property {Schedule} overlapped
+ * @property {string} peak The most live bytes, as text.
  * @property {string[]} notes
  * @property {string[]} text
  */
@@ -36,10 +38,10 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 /**
  * An operation or a collective. Times are in microseconds, or null if unknown; `arithmetic` and
  * `memory` are parts of an operation's time. `collective` is -1 for an operation. `trips` is 0 if
- * unknown. The last five fields are indices into `text`.
+ * unknown. `name` to `value` are indices into `text`; `live` is the bytes alive, in the plan.
  * @typedef {[time: number | null, arithmetic: number | null, memory: number | null, lane: number,
  *   collective: number, trips: number, name: number, words: number, source: number,
- *   cause: number, value: number]} TimelineSpan
+ *   cause: number, value: number, live: number]} TimelineSpan
  */
 
 /** @typedef {import("./colours.js").Theme} Theme */
@@ -55,7 +57,7 @@ const MOST_TICKS = 6;
 const NEAR = 4; // a click this many pixels next to a bar still selects it
 const SCHEDULES = /** @type {const} */ (["serial", "overlapped"]);
 const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; the other lanes belong to collectives
-const LABELS = ["arithmetic", "memory", "unknown axes"];
+const LABELS = { serial: ["compute"], overlapped: ["arithmetic", "memory"] };
 let timelines = 0;
 
 export class TimelinePanel {
@@ -106,14 +108,9 @@ export class TimelinePanel {
     const picture = h("div", { class: "sv-tlpicture" }, this.labels, this.lanes);
     fill(this.node, this.schedules, picture, this.chosen, this.about);
     this.choices(data);
+    this.showLabels(data);
     setText(this.notes, data.notes.join(" "));
-    const labels = data.lanes.map((axes, i) => {
-      const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
-      const none = LABELS[Math.min(i, LABELS.length - 1)];
-      return h("span", { class: "sv-tllabel" }, ...(tags.length ? tags : [none]));
-    });
-    fill(this.labels, ...labels);
-    const high = (/** @type {number} */ lane) => `${FOLDS + lane * labels.length + TICKS}px`;
+    const high = (/** @type {number} */ lane) => `${FOLDS + lane * data.lanes.length + TICKS}px`;
     Object.assign(picture.style, { flexBasis: high(LANE.most), minHeight: high(LANE.least) });
     this.choose(this.at);
   }
@@ -128,6 +125,7 @@ export class TimelinePanel {
         () => {
           this.schedule = schedule;
           for (const node of choices) node.setAttribute("aria-pressed", String(node === choice));
+          this.showLabels(data);
           this.makeBars();
           this.choose(this.at);
         },
@@ -138,6 +136,27 @@ export class TimelinePanel {
     fill(this.schedules, ...choices);
   }
 
+  /** Whether operations run one after another, so that they have one lane. */
+  get serial() {
+    return this.schedule === "serial";
+  }
+
+  /** The position of a bar's lane from the top. @param {Bar} bar */
+  rowOf({ lane }) {
+    return this.serial ? Math.max(0, lane - 1) : lane;
+  }
+
+  /** Names the lanes of the schedule. @param {TimelineData} data */
+  showLabels({ lanes }) {
+    const axes = lanes.slice(MEMORY + 1).map((axes) => {
+      const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
+      return tags.length ? tags : ["unknown axes"];
+    });
+    const texts = [...LABELS[this.schedule], ...axes, ...(this.serial ? ["live bytes"] : [])];
+    const nodes = texts.map((parts) => h("span", { class: "sv-tllabel" }, ...[parts].flat()));
+    fill(this.labels, ...nodes);
+  }
+
   /** Creates one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
   makeBars() {
     const spans = this.data ? readSpans(this.data) : [];
@@ -146,8 +165,8 @@ export class TimelinePanel {
         { ...span, time: span.arithmetic, lane: ARITHMETIC },
         { ...span, time: span.memory, lane: MEMORY },
       ].filter(({ time }) => time);
-    const split = this.schedule === "overlapped";
-    const shown = spans.flatMap((span) => (split && isOperation(span) ? parts(span) : [span]));
+    const split = (/** @type {typeof spans[number]} */ span) => !this.serial && isOperation(span);
+    const shown = spans.flatMap((span) => (split(span) ? parts(span) : [span]));
     this.bars = shown.map((span) => ({ ...span, x: 0, w: 0 }));
     this.at = -1;
   }
@@ -166,7 +185,7 @@ export class TimelinePanel {
     // each.
     const clocks = [0, 0, 0];
     const clock = (/** @type {Bar} */ { lane }) =>
-      this.schedule === "overlapped" ? Math.min(lane, clocks.length - 1) : 0;
+      this.serial ? 0 : Math.min(lane, clocks.length - 1);
     for (const bar of bars) clocks[clock(bar)] += bar.time;
     const total = Math.max(...clocks) || 1;
     const scale = (width - 1) / total;
@@ -178,27 +197,26 @@ export class TimelinePanel {
     }
     const on = { g, theme, total, scale, width, lane, bottom: height - TICKS };
     paintTicks(on);
-    data.lanes.forEach((axes, i) => {
-      const colours = axes.map(([, number]) => axisColour(number, theme));
-      if (!colours.length) colours.push(mix(theme.muted, theme.paper, 0.45));
-      const top = FOLDS + i * lane + 2;
-      paintLane(
-        on,
-        bars.filter((bar) => bar.lane === i),
-        colours,
-        top,
-      );
+    const grey = mix(theme.muted, theme.paper, 0.45);
+    data.lanes.forEach((axes, row) => {
+      const top = FOLDS + row * lane + 2;
+      const inRow = bars.filter((bar) => this.rowOf(bar) === row);
+      if (!inRow.length) return;
+      const numbers = data.lanes[inRow[0].lane].map(([, number]) => number);
+      const colours = numbers.map((number) => axisColour(number, theme));
+      paintLane(on, inRow, colours.length ? colours : [grey], top);
     });
+    if (this.serial) paintLive(on, bars, data.peak);
     // With overlap, a loop's collectives are not aligned with its operations.
-    const folded =
-      this.schedule === "serial" ? bars : bars.filter((bar) => bar.lane === ARITHMETIC);
+    const folded = this.serial ? bars : bars.filter((bar) => bar.lane === ARITHMETIC);
     paintLoops(on, folded);
     const at = bars[this.at];
     if (!at) return;
     g.strokeStyle = theme.text;
     g.lineWidth = 2;
     const tall = lane * LANE.bar + 2;
-    g.strokeRect(Math.max(1, at.x - 1), FOLDS + at.lane * lane + 1, Math.max(3, at.w + 1), tall);
+    const top = FOLDS + this.rowOf(at) * lane + 1;
+    g.strokeRect(Math.max(1, at.x - 1), top, Math.max(3, at.w + 1), tall);
   }
 
   /** Returns the indices of the bars at a point, nearest first. @param {MouseEvent} e */
@@ -207,7 +225,10 @@ export class TimelinePanel {
     const x = e.clientX - left;
     const lane = Math.floor((e.clientY - top - FOLDS) / (this.lane ?? 1));
     const far = (/** @type {Bar} */ bar) => Math.max(bar.x - x, x - bar.x - bar.w, 0);
-    const near = this.bars.flatMap((bar, i) => (bar.lane === lane && far(bar) <= NEAR ? i : []));
+    // Every bar has live bytes, in the last lane.
+    const live = this.serial && lane === (this.data?.lanes.length ?? 0) - 1;
+    const inLane = (/** @type {Bar} */ bar) => live || this.rowOf(bar) === lane;
+    const near = this.bars.flatMap((bar, i) => (inLane(bar) && far(bar) <= NEAR ? i : []));
     return near.sort((a, b) => far(this.bars[a]) - far(this.bars[b]) || a - b);
   }
 
@@ -258,6 +279,14 @@ export class TimelinePanel {
     fill(this.chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why), details);
   }
 
+  /** Selects the longest operation of a part of the least time. @param {string} part */
+  chooseLongest(part) {
+    const lane = part === "memory" ? MEMORY : ARITHMETIC;
+    const times = this.bars.map((bar) => (bar.lane === lane ? bar.time : -1));
+    this.choose(times.indexOf(Math.max(...times)));
+    this.lanes.focus();
+  }
+
   destroy() {
     this.watch.disconnect();
   }
@@ -277,11 +306,12 @@ export function chartContext(canvas, width, height) {
 
 /** @param {TimelineData} data */
 function readSpans({ spans, text }) {
-  return spans.map(([all, arithmetic, memory, lane, collective, trips, ...texts]) => {
-    const [name, words, source, cause, value] = texts.map((i) => text[i]);
+  return spans.map(([all, arithmetic, memory, lane, collective, trips, ...rest]) => {
+    const live = rest[5];
+    const [name, words, source, cause, value] = rest.map((i) => text[i]);
     const times = { time: all ?? 0, arithmetic: arithmetic ?? 0, memory: memory ?? 0 };
     const title = `${name}: ${words}`;
-    return { ...times, lane, collective, trips, name, title, words, source, cause, value };
+    return { ...times, lane, collective, trips, name, title, words, source, cause, value, live };
   });
 }
 
@@ -328,6 +358,29 @@ function paintLane({ g, theme, lane }, bars, colours, top) {
     g.textAlign = "left";
     if (text) g.fillText(text, x + 5, top + stripe / 2);
   }
+}
+
+/** Paints the live bytes in the last lane, with their peak. @param {Painting} painting @param {Bar[]} bars @param {string} peak */
+function paintLive({ g, theme, lane, width, bottom }, bars, peak) {
+  const most = Math.max(...bars.map(({ live }) => live)) || 1;
+  const high = lane * LANE.bar;
+  g.fillStyle = mix(theme.muted, theme.paper, 0.25);
+  // One column per pixel, as high as the most bytes there.
+  const columns = Array(Math.ceil(width)).fill(0);
+  for (const { x, w, live } of bars)
+    for (let i = Math.floor(x); i < Math.min(x + w, columns.length); i++)
+      columns[i] = Math.max(columns[i], live);
+  columns.forEach((live, x) => {
+    const tall = (high * live) / most;
+    g.fillRect(x, bottom - tall, 1, tall);
+  });
+  const at = bars.find(({ live }) => live === most);
+  if (!at || !peak) return;
+  const x = at.x + at.w / 2;
+  g.fillStyle = theme.text;
+  g.fillRect(x, bottom - high, 1, high);
+  g.textAlign = x > width / 2 ? "right" : "left";
+  g.fillText(peak, x + (x > width / 2 ? -5 : 5), bottom - high + 7);
 }
 
 /** Paints a bracket above each loop, with its trip count. @param {Painting} painting @param {Bar[]} bars */

@@ -7,7 +7,6 @@ from typing import Any
 
 from shardviz.base.display import Fact, sentence
 from shardviz.base.format import clause, plural
-from shardviz.runs.cache import ExecutableCache
 from shardviz.runs.cached import (
     STAGES,
     ArrayAdded,
@@ -130,12 +129,6 @@ def mesh_comparison(value: MeshComparison) -> str:
     repeated = " and ".join(_DONE[stage] for stage in second.misses)
     reused = " and ".join(_DONE[s] for s in STAGES if s not in second.misses)
     return f"For the second mesh it was {repeated} again{clause(', not {}', reused)}."
-
-
-def executables(cache: ExecutableCache) -> str:
-    """Counts a cache's executables, hits and misses."""
-    uses = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
-    return f"{len(cache)} of {cache.size} executables kept · {uses}"
 
 
 SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
