@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+import shardviz as sv
 from shardviz.axis_rules.audit import audit
 from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.explorer.session import Session
@@ -107,6 +109,47 @@ def test_a_device_and_an_element(saved: Page):
         expect(find(saved, text).first).to_contain_text(words)
         saved.keyboard.press("Enter")  # there is nothing to go to
         saved.keyboard.press("Escape")
+
+
+def step(params, x):
+    return jnp.sum(jnp.tanh(x @ params["w1"]) @ params["w2"])
+
+
+def test_collectives_lines_axes_and_names_as_python_has_them(page: Page, complaints):
+    params = {
+        "w1": sv.array("params.w1", (64, 128), "embed mlp"),
+        "w2": sv.array("params.w2", (128, 64), "mlp embed"),
+    }
+    x = sv.array("x", (32, 64), "batch embed")
+    rules = [("mlp", "model"), ("batch", "data")]
+    kernel = Kernel(page, made=sv.explore(step, params, x, mesh="data=4, model=2", rules=rules))
+    kernel.made.wait(60)
+    kernel.push()
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    options = find(page, "all-reduce")
+    expect(options.first).to_contain_text("all-reduce over ")
+    expect(options.first).to_contain_text("collective")
+    page.keyboard.press("Enter")
+    kernel.answer()
+    assert view_of(page) == "Program"
+    row = page.locator(".sv-crow[aria-selected='true']")
+    expect(row).to_contain_text("all-reduce")
+    line = f"test_find.py:{step.__code__.co_firstlineno + 1}"
+    options = find(page, line).filter(has_text="line")
+    expect(options).to_have_count(1)
+    options.click()
+    expect(page.get_by_label("Find values")).to_have_value(line)
+    find(page, "model=2")
+    page.keyboard.press("Enter")
+    expect(page.locator(":focus")).to_have_attribute("data-axis", "model")
+    options = find(page, "params['w1']")
+    expect(options.first).to_contain_text("params.w1")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("w1[5, 127]")
+    expect(options.first).to_contain_text("params.w1[0:64, 64:128]")
+    page.keyboard.press("Enter")
+    assert sentence(page).startswith("params.w1[0:64, 64:128]")
+    kernel.made.close()
 
 
 def test_without_a_kernel_there_are_no_commands_that_need_one(saved: Page):

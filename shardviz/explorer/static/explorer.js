@@ -212,8 +212,8 @@ class Page {
     this.schedule();
   }
 
-  /** Opens a view, and selects the array, dimension, leaf, collective or tab of the place. @param {Place} place */
-  goTo({ view, array, dim, leaf, collective, tab }) {
+  /** Opens a view, and selects the array, dimension, leaf, collective, line, tab or axis of the place. @param {Partial<Place>} place */
+  goTo({ view = this.views.open, array, dim, leaf, collective, line, tab, axis }) {
     this.views.show(view);
     if (leaf !== undefined && view !== "Model") {
       this.edit("open", leaf);
@@ -223,7 +223,9 @@ class Page {
     if (array !== undefined) this.select(array);
     if (array !== undefined && dim !== undefined) this.rules.choose(array, dim);
     if (collective !== undefined) this.program.openCollective(collective);
+    if (line !== undefined) this.program.openLine(line);
     if (tab !== undefined) this.program.open(tab);
+    if (axis !== undefined) this.bar.chips.get(axis)?.node.focus();
   }
 
   /** Focuses the first field with invalid text, in the given array or on the page. @param {number} [array] */
@@ -258,8 +260,7 @@ class Page {
       ...(editable && !this.get("target").noRun && { Run: act("run") }),
     };
     const { paths = [] } = this.get("leaves");
-    const tabs = program.tabs.tabs.map(({ textContent }) => textContent);
-    return everything(view, paths, tabs, (place) => this.goTo(place), commands);
+    return everything(view, paths, program, (place) => this.goTo(place), commands);
   }
 
   /** Whether the Explorer fills the screen or its frame. */

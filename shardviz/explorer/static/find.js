@@ -1,5 +1,5 @@
 // @ts-check
-// Finds arrays, leaves, rules, dimensions, devices, views and commands by name.
+// Finds arrays, rules, mesh axes, devices, collectives, lines, views and commands by name.
 import { OWN_KEYS, button, fill, h, setText } from "./dom.js";
 import { named } from "./highlight.js";
 import { Popover } from "./popover.js";
@@ -14,22 +14,37 @@ const MOST_FOUND = 50;
 const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 
 /** @param {string} kind @param {string} name @param {() => void} go @returns {Item} */
-export const item = (kind, name, go) => ({ kind, name, text: `${name} ${kind}`.toLowerCase(), go });
+export const item = (kind, name, go) => {
+  const plain = plainPath(name);
+  const text = `${name} ${kind}${plain === name ? "" : ` ${plain}`}`;
+  return { kind, name, text: text.toLowerCase(), go };
+};
+
+/** Writes `params['w1']`, `params/w1` and `params.w1` in the same way. @param {string} text */
+function plainPath(text) {
+  return text
+    .split(/[\][/."']+/)
+    .filter(Boolean)
+    .join(".");
+}
 
 /**
  * Returns all items that can be found by name.
  * @param {import("./view_data.js").View} view
  * @param {string[]} leaves the paths of a model's leaves
- * @param {(string | null)[]} tabs the tabs of the Program view
- * @param {(place: import("./messages").Place) => void} to
+ * @param {import("./program_panel.js").ProgramPanel} program
+ * @param {(place: Partial<import("./messages").Place>) => void} to
  * @param {Record<string, () => void>} commands
  */
-export function everything({ arrays, rules }, leaves, tabs, to, commands) {
+export function everything({ arrays, rules, mesh }, leaves, program, to, commands) {
   const items = Object.entries(commands).map(([name, act]) => item("command", name, act));
   const views = /** @type {const} */ (["Layout", "Rules", "Model", "Program"]);
   for (const view of views) items.push(item("view", view, () => to({ view })));
-  for (const tab of tabs) {
+  for (const { textContent: tab } of program.tabs.tabs) {
     if (tab) items.push(item("tab of Program", tab, () => to({ view: "Program", tab })));
+  }
+  for (const { name: axis, size } of mesh.axes) {
+    items.push(item("mesh axis", `${axis}=${size}`, () => to({ axis })));
   }
   arrays.forEach(({ name, names }, array) => {
     items.push(item("array", name, () => to({ view: "Layout", array })));
@@ -46,6 +61,11 @@ export function everything({ arrays, rules }, leaves, tabs, to, commands) {
   leaves.forEach((path, leaf) => {
     if (!names.has(path)) items.push(item("leaf", path, () => to({ view: "Model", leaf })));
   });
+  const { collectives, lines: sources } = program.found();
+  for (const [name, collective] of collectives) {
+    items.push(item("collective", name, () => to({ view: "Program", collective })));
+  }
+  for (const line of sources) items.push(item("line", line, () => to({ view: "Program", line })));
   return items;
 }
 
@@ -59,7 +79,7 @@ export class Find {
    */
   constructor(calls, words = {}) {
     const { name = "Find anything", field = "Find" } = words;
-    const { hint = "an array, a rule, device 3, w[37, 1200], a command" } = words;
+    const { hint = "an array, all-reduce, block.py:59, device 3, w[37, 1200]" } = words;
     this.calls = calls;
     /** @type {unknown} */ this.leaves = null;
     /** @type {Item[]} */ this.items = [];
@@ -114,7 +134,8 @@ export class Find {
   /** Lists items that contain all typed words; names that start with the typed text come first. */
   filter() {
     const query = this.input.value.trim().toLowerCase();
-    const words = query.split(/\s+/);
+    // A path may be written as Python has it, params['w1'].
+    const words = query.split(/\s+/).map((word) => (/^\w+\[/.test(word) ? plainPath(word) : word));
     /** @type {[rank: number, one: Item][]} */
     const matches = [];
     for (const item of this.items) {
@@ -212,8 +233,9 @@ export function readQuery(query, highlight, point) {
     return { ...message(`device ${device[1]}`), go: () => point({ kind: "device", at }) };
   }
   const element = /^(.+?)\s*\[([\d\s,]*)\]$/.exec(query);
-  const array = highlight.arrays.findIndex(({ name }) => name === element?.[1]);
-  if (!element || array < 0) return element && message(`No array is called ${element[1]}`);
+  if (!element) return null;
+  const array = arrayNamed(highlight.arrays, element[1]);
+  if (array < 0) return message(`No array is called ${element[1]}`);
   const index = element[2]
     .split(",")
     .filter((text) => text.trim())
@@ -232,6 +254,19 @@ export function readQuery(query, highlight, point) {
   const where = `${name}[${highlight.indexText(arrayView, group)}]`;
   const text = `${name}[${index.join(", ")}] is in ${where}, on ${named(holders)}`;
   return { ...message(text), go: () => point({ kind: "block", array, group }, array) };
+}
+
+/**
+ * Returns the index of an array by its name or, if no other array ends like that, by the end of its
+ * path, such as `w1` for `params.w1`; otherwise -1.
+ * @param {import("./view_data.js").View["arrays"]} arrays
+ * @param {string} text
+ */
+function arrayNamed(arrays, text) {
+  const at = arrays.findIndex(({ name }) => name === text);
+  const end = `.${plainPath(text)}`;
+  const alike = arrays.filter(({ name }) => `.${plainPath(name)}`.endsWith(end));
+  return at < 0 && alike.length === 1 ? arrays.indexOf(alike[0]) : at;
 }
 
 /** @param {string} name @returns {Item} */

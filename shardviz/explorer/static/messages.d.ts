@@ -75,7 +75,11 @@ export interface Place {
   dim?: number;
   leaf?: number;
   collective?: string;
+  /** A source line, such as `block.py:59`. */
+  line?: string;
   tab?: string;
+  /** The name of a mesh axis. */
+  axis?: string;
 }
 
 /** A menu entry. */

@@ -150,6 +150,29 @@ export class ProgramPanel {
     this.collectives.focus("nearest");
   }
 
+  /** Shows the values of a source line. @param {string} line */
+  openLine(line) {
+    this.open("Values");
+    this.values.search(line);
+  }
+
+  /** Returns what Find can find: text -> the first such collective of the latest stage, and lines of code. */
+  found() {
+    const { values, shown } = this;
+    /** @type {Map<string, string>} */
+    const collectives = new Map();
+    const lines = new Set(values.old ? [] : values.plan?.values.map(({ source }) => source));
+    const known = (/** @type {number} */ i) =>
+      shown && /live|estimate/.test(stageState(shown.stages, i, shown.view.revision, shown.target));
+    const stage = [2, 1, 0].find(known) ?? -1;
+    for (const c of shown?.stages.collectives?.[stage] ?? []) {
+      const name = [`${c.kind} over ${c.axes.join(" × ")}`, c.bytes, c.source].join(" · ");
+      if (!collectives.has(name)) collectives.set(name, `${stage}:${c.number}`);
+    }
+    lines.delete("");
+    return { collectives, lines };
+  }
+
   /** Whether there is space to show the devices next to the table. */
   get hasSpaceBeside() {
     return !this.main?.classList.contains("sv-withlinks") && this.beside.offsetParent !== null;

@@ -143,7 +143,9 @@ export class ValuesPanel {
     this.grid.setAttribute("aria-rowcount", String(rows.length));
   }
 
-  search() {
+  /** Lists the values that contain all words of a text, by default of the field. @param {string} text */
+  search(text = this.find.value) {
+    this.find.value = text;
     this.words = this.find.value.toLowerCase().split(/\s+/).filter(Boolean);
     this.list();
     this.move(this.active);
