@@ -311,6 +311,7 @@ def test_clouds_names_are_read(name, topology):
     [
         ("v5e-3", "3 chips of TPU v5e"),
         ("v5p-7", "7 cores of TPU v5p"),
+        ("v5p-9", "9 cores of TPU v5p"),
         ("0xh100", "0 GPUs of NVIDIA H100"),
         ("v5e-0", "0 chips"),
         ("v6e-999999999", "999,999,999 chips"),
