@@ -394,7 +394,8 @@ def _blocks(
 def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
     """Returns int64 [lines, size]: the lines of chips along an axis of blocks."""
     grid = chips.reshape(len(chips), *reversed(sizes))
-    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, sizes[axis])
+    lines = np.moveaxis(grid, grid.ndim - 1 - axis, -1)
+    return lines.reshape(chips.size // sizes[axis], sizes[axis])
 
 
 def _capacity(
@@ -405,7 +406,8 @@ def _capacity(
     if size == 1:
         return np.zeros(len(chips))
     # All lines of a block have the same spacing, so check only the first.
-    first = _lines(chips, sizes, axis).reshape(len(chips), -1, size)[:, 0]
+    lines = _lines(chips, sizes, axis)
+    first = lines[:: len(lines) // len(chips)]
     along = np.diff(torus.coords[first][..., axis], axis=1)
     even = (along * size == torus.shape[axis]).all(axis=1)
     return np.where(even & torus.wraps[axis], 2.0, 1.0)

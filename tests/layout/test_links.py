@@ -211,6 +211,24 @@ def test_the_busiest_link_decides_how_long_sends_take():
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "members", "used"),
+    [
+        # A ring of n chips has n links, an open line one less.
+        ("tpu:v5e:2x16", [2 * y for y in range(16)], 16),
+        ("tpu:v5e:2x8", [0, 2, 4, 6], 3),
+        ("tpu:v5p:4x4x4", range(64), 3 * 64),
+        ("tpu:v5e:4x4", range(16), 4 * 3 + 3 * 4),
+        ("gpu:h100:2x8", range(16), 0),
+    ],
+)
+def test_links_of_rings_and_lines_are_counted(text, members, used):
+    topology = Topology.parse(text)
+    at = Torus(topology).chip_of.tolist()
+    devices = [at.index(chip) for chip in members]
+    assert route(topology, [devices], "all-reduce").used == used
+
+
 def test_a_send_of_a_device_to_itself_uses_nothing():
     gpus = Topology.parse("gpu:h100:2x8")
     itself = route(gpus, [(0, 0), (1, 2), (3, 8)], "collective-permute")

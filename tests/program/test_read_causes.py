@@ -388,6 +388,10 @@ def test_values_that_are_joined_twice_are_still_followed(joins, known):
 SLICED = {
     "a slice": (["dynamic_slice"], ValueName("slice", "w")),
     "a slice without its dimension": (["dynamic_slice", "squeeze"], ValueName("slice", "w")),
+    "a slice of a slice of a slice": (
+        ["dynamic_slice", "dynamic_slice", "squeeze"],
+        operation("squeeze", 4),
+    ),
     "another operation": (["dynamic_slice", "sin"], operation("sin", 4)),
     "a slice outside": (["../dynamic_slice"], operation("dynamic_slice", 4)),
 }
