@@ -390,9 +390,9 @@ SLICED = {
     "a slice without its dimension": (["dynamic_slice", "squeeze"], ValueName("slice", "w")),
     "a slice of a slice of a slice": (
         ["dynamic_slice", "dynamic_slice", "squeeze"],
-        operation("squeeze", 4),
+        operation("squeeze", 6),
     ),
-    "another operation": (["dynamic_slice", "sin"], operation("sin", 4)),
+    "another operation": (["dynamic_slice", "sin"], operation("sin", 5)),
     "a slice outside": (["../dynamic_slice"], operation("dynamic_slice", 4)),
 }
 
@@ -405,7 +405,7 @@ def test_a_slice_that_an_iteration_reads(names, operand):
         opcode = {"squeeze": f"reshape({before})", "sin": f"sine({before})"}.get(
             name, f"dynamic-slice({before}, %i, %i), dynamic_slice_sizes={{8,8}}"
         )
-        lines.append(f"%cut{n} = f32[8,8] {opcode}, {named(op, 4)}")
+        lines.append(f"%cut{n} = f32[8,8] {opcode}, {named(op, 4 + n)}")
         before = f"%cut{n}"
     gather = f"ROOT %g = f32[32,8] all-gather({before}), {GATHER}, {DOT}"
     assert read(*lines, gather)[-1].operand == operand

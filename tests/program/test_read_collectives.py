@@ -557,6 +557,16 @@ def test_a_step_between_slices(monkeypatch, transfer, target, kind, groups, size
     assert c.mesh_axes == ("y",)
 
 
+def test_steps_of_one_axis_over_slices_have_the_whole_axis(monkeypatch):
+    monkeypatch.setattr(reading, "slices_of", lambda module, ids: TWO)
+    add = "ROOT %t = f32[8,8] all-reduce(%p), to_apply=%add, replica_groups={{0,1}}"
+    (inside,) = read_collectives(parsed(f"{P}\n{add}"), ("x",), (4,))
+    assert (inside.groups, inside.mesh_axes, inside.parts) == (((0, 2), (1, 3)), ("x",), ())
+    text = BETWEEN.replace("TYPE", "ALL_REDUCE").replace("GROUPS", ACROSS)
+    (across,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (across.groups, across.mesh_axes, across.parts) == (((0, 1), (2, 3)), ("x",), ())
+
+
 def test_a_step_between_slices_that_are_unknown():
     text = BETWEEN.replace("TYPE", "REDUCE_SCATTER").replace("GROUPS", ACROSS)
     (c,) = read_collectives(parsed(text), ("x", "y"), (2, 2))
