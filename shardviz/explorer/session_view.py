@@ -271,8 +271,10 @@ def session_view(
 
 def _selection_view(document: Document) -> JsonDict:
     notes = [e for name, e in document.errors.items() if name not in PLACED]
+    example = document.entry == gallery_programs.DEFAULT and not document.target
+    hints = wording.HINTS if example and not document.revision else ()
     return {
         "count": len(document.fields),
         "selected": document.selected,
-        **filled(notes=notes, opens=document.view),
+        **filled(notes=notes, opens=document.view, hints=hints),
     }

@@ -33,8 +33,15 @@ from shardviz.explorer.document import (
     put_on_devices,
 )
 from shardviz.explorer.session import Session
+from shardviz.explorer.targets import (
+    checked_target,
+    fitting_mesh,
+    topology_of,
+    why_no_placement,
+)
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery.programs import is_known, known_program
+from shardviz.hardware.topology import Topology
 from shardviz.programs.program import Program
 
 VERSION = 1
@@ -223,6 +230,8 @@ def session_on(
 
     >>> session_on(None).now.entry, session_on(make_mesh(data=2)).mesh.size
     ('MLP', 2)
+    >>> session_on("tpu:v5e:4x4").mesh.size
+    16
     """
     replaced: JsonDict = {}
     if mesh is not None:
@@ -243,6 +252,15 @@ def session_on(
         return _opened(value, own=value, view="Program")
     if isinstance(value, MeshSpec):
         return Session(example.replace(mesh=value), default)
+    named = str(value) if isinstance(value, Topology) else value
+    if isinstance(named, str) and topology_of(named) is not None:
+        target = checked_target(named)
+        if mesh is None:
+            example = example.replace(
+                mesh=fitting_mesh(example.mesh, target) or example.mesh
+            )
+        by = "mesh" if why_no_placement(example.mesh, target) else "position"
+        return Session(example, default, target=target, by=by)
     # A dict without a version is a tree of arrays.
     saved = isinstance(value, dict) and "shardviz" in value
     if (saved or isinstance(value, str)) and not replaced:

@@ -118,3 +118,26 @@ def test_a_report_on_another_mesh_opens_its_program_there():
     made = sv.explore(of(program, "tpu:v5e:2x4", collectives=()), mesh="data=8, model=1")
     assert (made.report, made.session.mesh.size) == (None, 8)
     made.close()
+
+
+@pytest.mark.parametrize("thing", ["tpu:v5e:4x4", Topology.parse("tpu:v5e:4x4")])
+def test_a_slice_opens_with_a_mesh_that_fills_it(thing):
+    made = sv.explore(thing)
+    now = made.session.now
+    assert (now.target, now.mesh.size, now.by) == ("tpu:v5e:4x4", 16, "position")
+    made.close()
+    fixed = sv.explore(thing, mesh=MESH).session.now
+    assert (fixed.mesh.size, fixed.by) == (8, "mesh")
+    with pytest.raises(sv.ShardvizError, match="v5q"):
+        sv.explore("tpu:v5q:4x4")
+
+
+def test_an_untouched_example_says_what_else_can_be_opened():
+    made = sv.explore()
+    codes = [code for _, code in made.view["hints"]]
+    assert codes[0] == "sv.explore(params)"
+    assert eval(codes[-1], {"sv": sv}).session.mesh.size == 16  # noqa: S307
+    made.session.edit("mesh", "data=2, model=2")
+    assert "hints" not in made.view
+    made.close()
+    assert "hints" not in sv.explore([W_IN], mesh=MESH).view

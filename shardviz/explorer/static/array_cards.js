@@ -54,7 +54,8 @@ export class ArrayCards {
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
     const title = h("h3", { class: "sv-head", text: "Arrays" });
     const head = h("div", { class: "sv-headrow" }, title, h("span", null, add, this.remove));
-    this.node = h("div", { class: "sv-arrays" }, head, this.none, this.list);
+    this.hints = h("dl", { class: "sv-hints", "aria-label": "What else to open" });
+    this.node = h("div", { class: "sv-arrays" }, head, this.none, this.list, this.hints);
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
   }
@@ -74,6 +75,11 @@ export class ArrayCards {
   show(view) {
     const moved = this.selected !== view.selected;
     const { selected } = view;
+    const hints = view.hints.map(([name, code]) => [
+      h("dt", { class: "sv-muted", text: name }),
+      h("dd", { class: "sv-mono", text: code }),
+    ]);
+    fill(this.hints, ...hints.flat());
     if (answers.settled) this.next = { selected, count: view.arrays.length };
     this.selected = selected;
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();

@@ -20,6 +20,7 @@ export function readView(get) {
     rules: get("rules"),
     program: get("program"),
     notes: sent.notes ?? [],
+    hints: sent.hints ?? [],
     selected: sent.selected,
     arrays: Array.from({ length: sent.count }, (_, i) => readArray(get, i)),
   };

@@ -58,6 +58,16 @@ NO_POSITIONS = (
 COMPILED_ORDER, ID_ORDER = "{:,} · as compiled", "{:,} · in id order"
 
 
+# --- an empty Explorer ----------------------------------------------------------------
+
+#: What else to open, as a line of code each.
+HINTS = (
+    ("your params", "sv.explore(params)"),
+    ("your step", "sv.explore(step, *args)"),
+    ("a TPU slice", 'sv.explore("tpu:v5e:4x4")'),
+)
+
+
 # --- arrays ---------------------------------------------------------------------------
 
 
