@@ -174,6 +174,33 @@ def held_bytes(plan: Plan) -> int:
     return total
 
 
+def saved_values(plan: Plan) -> list[PlannedOp]:
+    """Returns the forward values that the backward pass reads, in program order.
+
+    XLA may compute some of them again, so this is an estimate.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> x = PlannedOp("x", "argument", shape=(64,), dtype="float32")
+    >>> y = PlannedOp("y", "op", "exponential", operands=("x",))
+    >>> dx = PlannedOp("dx", "op", "multiply", operands=("x", "y"), backward=True)
+    >>> [op.name for op in saved_values(Plan("f", make_mesh(data=4), (x, y, dx)))]
+    ['y']
+    """
+    saved: dict[str, None] = {}
+    for op in plan.ops:
+        if not op.backward:
+            continue
+        for operand in map(plan.by_name.get, op.operands):
+            # A value that is not stored is computed from its operand when it is read.
+            while operand and operand.opcode in _NOT_STORED and operand.operands:
+                operand = plan.by_name.get(operand.operands[0])
+            if operand is None or operand.backward or operand.opcode in _NOT_STORED:
+                continue
+            if operand.kind == "op":
+                saved[operand.name] = None
+    return [op for op in plan.ops if op.name in saved]
+
+
 class StepCost(NamedTuple):
     """A plan's communication and memory on each device.
 

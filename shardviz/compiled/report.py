@@ -235,7 +235,7 @@ def peak_bytes(memory: Memory) -> int | None:
     """Returns the live bytes per device at the peak.
 
     If the peak is unknown, returns all bytes that the program needs, which on TPUs
-    include memory on the cores.
+    include on-chip memory.
 
     >>> peak_bytes(Memory(arguments=100, temporaries=5))
     105

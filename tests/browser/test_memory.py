@@ -161,14 +161,14 @@ def test_what_was_found_stands_beside_the_question_and_is_applied(page, tab, mon
     if tab == "Collectives":
         page.locator(".sv-crow").first.click()
     kernel.answer()
-    question = {"Memory": "What would lower it?", "Collectives": "What would remove it?"}[tab]
+    question = {"Memory": "What would lower it?", "Collectives": "What would help?"}[tab]
     page.get_by_role("button", name=question).click()
     kernel.answer()
     kernel.made.planner._compiles.wait(60)
     kernel.push()
     changes = page.get_by_role("region", name="Changes")
     expect(changes).to_contain_text("4 KiB → 1 KiB")
-    expect(changes).to_contain_text("values were not compared")
+    expect(changes).to_contain_text("results not compared")
     assert changes.get_by_role("button", name="Copy code").count() == 2
     assert changes.locator("summary").bounding_box()["height"] >= 24
     for width, height in SIZES:
@@ -191,7 +191,7 @@ def test_another_collective_has_no_changes_until_it_is_asked_for(page, monkeypat
     kernel = live(page)
     open_tab(page, "Collectives")
     page.locator(".sv-crow").first.click()
-    page.get_by_role("button", name="What would remove it?").click()
+    page.get_by_role("button", name="What would help?").click()
     kernel.answer()
     kernel.made.planner._compiles.wait(60)
     kernel.push()

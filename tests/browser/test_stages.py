@@ -28,6 +28,7 @@ from tests.browser import views
 from tests.browser.test_contract import Kernel
 from tests.browser.views import explorer, open_tab, show_view
 from tests.widgets.stage_examples import MESH, PLAN, REPORT, RESULTS, SUMS
+from tests.widgets.test_stages_view import layer_sums
 
 
 def opened(page: Page, folder: Path, results: StageResults) -> Page:
@@ -85,7 +86,11 @@ def test_at_848_pixels_the_stages_the_headline_and_12_collectives_are_in_sight(p
     opened(page, tmp_path, results)
     open_tab(page, "Collectives")
     words = page.locator(".sv-changetext")
-    assert words.all_inner_texts() == ["1 now sharded", "estimate was right", "12 combined into 1"]
+    assert words.all_inner_texts() == [
+        "1 value sharded",
+        "estimate was right",
+        "12 combined into 1",
+    ]
     stages = page.locator(".sv-stage > span")
     assert stages.all_inner_texts()[-2:] == ["ran", "✓ 27 of 27"]
     for one in (*words.all(), *stages.all(), *page.locator(".sv-hfacts > *").all()):
@@ -148,8 +153,8 @@ def test_stages_and_changes_open_their_tables(page, tmp_path):
     expect(cells.nth(3)).to_have_attribute("aria-pressed", "true")
     found = rows(page)
     assert len(found) == 3
-    assert any(r[3] == "3 into 1 · async" for r in found)
-    assert any(r[3] == "as estimated · × 12" for r in found)
+    assert any(r[3] == "3 into 1; async" for r in found)
+    assert any(r[1].startswith("all-gather × 12") and r[3] == "as planned" for r in found)
     assert any("full rematerialisation" in r[3] for r in found)
     # A click on a stage shows that stage, and a second click the latest again.
     open_tab(page, "Memory")
@@ -186,6 +191,62 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
     page.keyboard.press("Escape")
     expect(page.locator(".sv-chip.sv-participates")).to_have_count(0)
     expect(strip).not_to_be_visible()
+
+
+def alike(page: Page, folder: Path) -> Page:
+    """A page with two sums over model in each of 8 layers, and one over data; only planned."""
+    plan = dataclasses.replace(PLAN, collectives=layer_sums(8))
+    return opened(page, folder, StageResults(plan, 0))
+
+
+def test_a_row_of_all_layers_expands_with_the_mouse_and_the_keys(page, tmp_path):
+    page.set_viewport_size({"width": 848, "height": 620})
+    alike(page, tmp_path)
+    open_tab(page, "Collectives")
+    found = rows(page)
+    assert [r[0] for r in found] == ["16 MiB", "3 MiB"]
+    assert found[0][1:] == ["all-reduce × 16▸", "model", "block.py:59, 67 einsum, forward"]
+    # Without a compile there is no column for what became of them.
+    assert page.locator(".sv-ctable th").all_inner_texts() == [
+        "total per step", "collective", "over", "from",
+    ]  # fmt: skip
+    bar = page.locator(".sv-crow .sv-fill").first
+    axis = page.locator(".sv-crow .sv-axisdot").first
+    colour = axis.evaluate("e => getComputedStyle(e).backgroundColor")
+    assert colour in bar.evaluate("e => getComputedStyle(e).backgroundImage")
+    each = page.get_by_role("button", name="Each of 16")
+    each.click()
+    expect(each).to_have_attribute("aria-expanded", "true")
+    assert len(rows(page)) == 18
+    expect(page.get_by_label("The chosen collective")).to_be_hidden()
+    page.locator(".sv-crow").first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert len(rows(page)) == 2
+    page.keyboard.press("ArrowRight")
+    assert len(rows(page)) == 18
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    # The member's row is marked, not that of its group.
+    expect(page.locator(".sv-crow").nth(1)).to_have_attribute("aria-selected", "true")
+    expect(page.locator(".sv-crow[aria-selected=true]")).to_have_count(1)
+    strip = page.get_by_label("The chosen collective")
+    expect(strip).to_contain_text("1 of 16 alike")
+    page.get_by_role("button", name="Each of 16").click()
+    expect(page.locator(".sv-crow").first).to_have_attribute("aria-selected", "true")
+
+
+def test_all_causes_of_a_combined_collective_can_be_read(page, tmp_path):
+    page.set_viewport_size({"width": 848, "height": 620})
+    opened(page, tmp_path, RESULTS)
+    open_tab(page, "Collectives")
+    page.locator(".sv-crow").filter(has_text="3 arrays in one").click()
+    strip = page.get_by_label("The chosen collective")
+    expect(strip.get_by_text(str(SUMS[2].cause))).to_be_visible()
+    strip.get_by_text("And 2 more").click()
+    for one in SUMS[:2]:
+        cause = strip.get_by_text(str(one.cause))
+        cause.scroll_into_view_if_needed()
+        assert cause.evaluate("e => e.scrollWidth <= e.clientWidth")
 
 
 def test_what_is_older_than_the_program_says_so(page, tmp_path):

@@ -18,6 +18,7 @@ from shardviz.explorer.planner import StageResults
 from shardviz.explorer.targets import device_placement
 from shardviz.plans.plan import Plan
 from tests.browser.test_contract import Kernel
+from tests.browser.test_stages import SEEN
 from tests.browser.values_page import as_script
 from tests.browser.views import explorer, open_tab, show_view
 from tests.widgets.plans import layers
@@ -31,7 +32,7 @@ MODULE
 window.calls = [];
 window.panel = new TimelinePanel({
   value: (name) => calls.push(name),
-  collective: (key) => calls.push(key),
+  choose: (key) => calls.push(key),
 });
 document.getElementById("host").append(panel.node);
 window.show = (data) => panel.show(data, THEME);
@@ -88,7 +89,6 @@ def test_a_lane_for_each_axis_in_its_colour_and_a_click_says_what_bounds_it(page
     said = page.locator(".sv-tlchosen")
     expect(said).to_contain_text(re.compile(r"all-reduce.*model.*At least .* bound by ICI: 1 MiB"))
     expect(said).to_contain_text("sums over dimension 1")
-    page.get_by_role("button", name="Open in Collectives").click()
     assert page.evaluate("calls") == [f"0:{page.evaluate('panel.bars[panel.at].collective')}"]
 
 
@@ -136,7 +136,7 @@ def test_keys_go_along_operations_in_order_and_enter_opens_them(page):
     chosen = page.get_by_role("option", selected=True)
     expect(chosen).to_have_attribute("aria-label", re.compile("^dot_general: At least "))
     page.keyboard.press("Enter")
-    assert page.evaluate("calls") == ["dot_general"]
+    assert page.evaluate("calls").pop() == "dot_general"
 
 
 def test_with_overlap_collectives_begin_at_once_and_the_whole_is_shorter(page):
@@ -176,12 +176,49 @@ def test_a_saved_page_has_the_timeline_without_a_kernel(page, tmp_path):
     page.goto(made.save_html(tmp_path / "page").as_uri())
     open_tab(page, "Timeline")
     expect(page.get_by_role("listbox", name="Operations")).to_be_visible()
-    page.get_by_role("listbox", name="Operations").press("End")
-    page.get_by_role("button", name=re.compile("Open in")).click()
-    expect(
-        page.get_by_role("tab", name=re.compile("Values|Collectives"), selected=True)
-    ).to_be_visible()
+    lanes = page.get_by_role("listbox", name="Operations")
+    lanes.press("Home")
+    page.get_by_role("button", name=re.compile("in Values$")).click()
+    expect(page.get_by_role("tab", name="Values", selected=True)).to_be_visible()
     made.close()
+
+
+def test_a_collectives_bar_has_its_sentence_play_and_help_as_its_row_has(page):
+    kernel = Kernel(page, made=explorer(mesh="data=4, model=4", target="tpu:v5e:4x4"))
+    kernel.made.wait(120)
+    kernel.answer()
+    open_tab(page, "Timeline")
+    kernel.answer()
+    kernel.made.wait(120)
+    kernel.push()
+    strip = page.get_by_label("The chosen collective")
+    lanes = page.get_by_role("listbox", name="Operations")
+    lanes.focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowRight")
+        if strip.is_visible():
+            break
+    kernel.answer()
+    # The keys still belong to the lanes, and the whole cause is in sight, under the lanes.
+    expect(lanes).to_be_focused()
+    words = strip.inner_text()
+    assert re.search("≥ .*s", words), words
+    cause = strip.locator("> div").nth(1)
+    assert cause.evaluate("e => e.scrollHeight <= e.clientHeight && e.scrollWidth <= e.clientWidth")
+    for name in ("Play", "What would help?"):
+        assert strip.get_by_role("button", name=name, exact=True).evaluate(SEEN), name
+    # The same collective is selected in the other tab, with the same words.
+    open_tab(page, "Collectives")
+    expect(page.locator(".sv-crow[aria-selected=true]")).to_have_count(1)
+    assert strip.inner_text() == words
+    page.locator(".sv-crow").last.click()
+    kernel.answer()
+    words = strip.inner_text()
+    open_tab(page, "Timeline")
+    assert strip.inner_text() == words
+    lanes.press("Escape")
+    expect(strip).to_be_hidden()
+    kernel.made.close()
 
 
 def test_program_opens_with_the_headline_and_timeline_of_a_suggested_chip(page):
@@ -210,9 +247,9 @@ def test_program_opens_with_the_headline_and_timeline_of_a_suggested_chip(page):
     expect(headline.locator("b")).to_have_text(least)
     expect(headline.get_by_role("button", name="Choose this target")).to_have_count(0)
     lanes = page.get_by_role("listbox", name="Operations")
-    # What is chosen leads to its row, among all values or all collectives.
+    # What is chosen leads to its value.
     lanes.press("Home")
-    page.get_by_role("button", name=re.compile("^Open in")).click()
+    page.get_by_role("button", name=re.compile("in Values$")).click()
     expect(lanes).to_be_hidden()
-    expect(page.locator(".sv-vpicked, .sv-crow[aria-selected=true]")).to_have_count(1)
+    expect(page.locator(".sv-vpicked")).to_have_count(1)
     kernel.made.close()

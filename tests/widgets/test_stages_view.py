@@ -81,7 +81,7 @@ def test_the_words_between_stages_say_what_changed():
     view = stages_view(RESULTS)
     assert mark(view, 0, 1)["tone"] == "more"
     assert mark(view, 1, 2)["text"] == "3 combined into 1"
-    assert mark(view, -1, 0)["text"] == "1 now sharded"
+    assert mark(view, -1, 0)["text"] == "1 value sharded"
     same = stages_view(dataclasses.replace(RESULTS, report=REPORT.replace(partitioned=PLANNED)))
     assert mark(same, 0, 1) | {"title": ""} == {
         "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",
@@ -90,23 +90,23 @@ def test_the_words_between_stages_say_what_changed():
 
 def test_every_collective_says_what_became_of_it():
     def became(stage: int) -> dict[int, str]:
-        return {c["number"]: c["became"] for c in stages_view(RESULTS)["collectives"][stage]}
+        return {g["numbers"][0]: g["became"] for g in stages_view(RESULTS)["groups"][stage]}
 
-    assert became(2) == {0: "3 into 1", 1: "as estimated", 2: "was all-to-all"}
+    assert became(2) == {0: "3 into 1", 1: "as planned", 2: "was all-to-all"}
     assert became(1)[4] == "was all-to-all"
     assert became(0)[4] == "becomes all-gather"
     alone = stages_view(StageResults(PLAN, 0))
-    assert {c["became"] for c in alone["collectives"][0]} == {""}, "nothing is known of it yet"
+    assert {g["became"] for g in alone["groups"][0]} == {""}, "nothing is known of it yet"
     more = REPORT.replace(partitioned=(*PARTITIONED, ACROSS), collectives=None)
     view = stages_view(dataclasses.replace(RESULTS, report=more))
-    assert next(c["became"] for c in view["collectives"][1] if c["number"] == 5) == "not estimated"
+    assert next(g["became"] for g in view["groups"][1] if g["numbers"] == [5]) == "not estimated"
 
 
 def test_collectives_are_sorted_by_bytes_and_each_is_there_once():
     twin = stages_view(StageResults(dataclasses.replace(PLAN, collectives=(LOOP,) * 4), 0, None))
     assert sorted(c["number"] for c in twin["collectives"][0]) == [0, 1, 2, 3]
-    for some in stages_view(RESULTS)["collectives"]:
-        shares = [c["share"] for c in some]
+    for some in stages_view(RESULTS)["groups"]:
+        shares = [group["share"] for group in some]
         assert shares == sorted(shares, reverse=True)
 
 
@@ -114,8 +114,39 @@ def test_a_combined_collective_has_the_causes_of_its_members_the_largest_first()
     view = stages_view(RESULTS)
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert together["causes"] == [str(one.cause) for one in reversed(SUMS)]
-    assert together["tags"] == ["async"]
+    group = next(g for g in view["groups"][2] if g["numbers"] == [0])
+    assert (group["tags"], group["what"]) == (["async"], "3 arrays in one, dot_general, backward")
     assert together["facts"].startswith("3 arrays in one")
+
+
+def layer_sums(count: int) -> tuple[Collective, ...]:
+    """The sums over model of two lines in each layer, and one larger sum over data."""
+    sums = [
+        Collective("all-reduce", ("model",), 1 << 20, "jit(f)/jvp(bsf,fe->bse)/dot_general", line)
+        for _ in range(count)
+        for line in ("block.py:67", "block.py:59")
+    ]
+    return (*sums, dataclasses.replace(sums[0], mesh_axes=("data",), bytes_per_device=3 << 20))
+
+
+def test_collectives_of_all_layers_share_a_row_with_their_lines_and_their_total():
+    view = stages_view(StageResults(dataclasses.replace(PLAN, collectives=layer_sums(8)), 0))
+    alike, other = view["groups"][0]
+    assert (alike["times"], alike["lines"]) == ("× 16", "block.py:59, 67")
+    assert (alike["total"], alike["what"]) == ("16 MiB", "einsum, forward")
+    assert (other["times"], other["total"], other["numbers"]) == ("", "3 MiB", [16])
+    # A loop counts once, as often as it runs.
+    loop = stages_view(RESULTS)["groups"][0][-1]
+    assert (loop["times"], loop["total"], loop["tags"]) == ("× 12", "48 KiB", [])
+
+
+def test_groups_count_collectives_that_are_not_sent():
+    view = stages_view(StageResults(dataclasses.replace(PLAN, collectives=layer_sums(1000)), 0))
+    alike, other = view["groups"][0]
+    assert (alike["times"], alike["members"], alike["total"]) == ("× 2,000", 2000, "2 GiB")
+    assert (len(alike["numbers"]), other["numbers"]) == (299, [2000])
+    assert len(view["collectives"][0]) == 300
+    assert view["left_out"] == [0, 0, 0]
 
 
 HOSTS = make_mesh(data=4, model=2, processes=2)
@@ -140,11 +171,11 @@ def tags_on(plan_mesh, report_mesh, target) -> list[list[str]]:
     plan = dataclasses.replace(PLAN, mesh=plan_mesh, collectives=(ACROSS,))
     report = REPORT.replace(mesh=report_mesh, partitioned=(ACROSS,), collectives=(ACROSS,))
     view = stages_view(StageResults(plan, 0, report, 0, target))
-    return [row["tags"] for (row,) in view["collectives"]]
+    return [group["tags"] for (group,) in view["groups"]]
 
 
 def test_hosts_are_those_of_the_hardware_or_else_those_that_were_typed():
-    one, crossing = make_mesh(data=4, model=2), [["between hosts"]] * 3
+    one, crossing = make_mesh(data=4, model=2), [["crosses hosts"]] * 3
     assert tags_on(HOSTS, one, "cpu:8") == crossing, "simulated devices have one process"
     assert tags_on(one, HOSTS, "tpu:v5e:2x4") == crossing, "described devices have their own"
     assert tags_on(HOSTS, one, "tpu:v5e:2x4") == [[]] * 3
@@ -156,7 +187,7 @@ def test_an_estimate_of_another_program_is_not_compared():
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [1, 2]]
     assert {tuple(c["between"]) for c in view["changes"]} == {(1, 2)}
     assert view["revisions"] == [1, 0, 0, 0]
-    assert {c["became"] for c in view["collectives"][0]} == {""}
+    assert {g["became"] for g in view["groups"][0]} == {""}
 
 
 def test_without_the_partitioners_answer_the_compiled_stage_is_compared_with_the_estimate():
@@ -185,7 +216,8 @@ def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
     many = dataclasses.replace(PLAN, collectives=SUMS * 1000)
     report = REPORT.replace(partitioned=SUMS * 1000, collectives=SUMS * 1000)
     view = stages_view(StageResults(many, 0, report, 0))
-    assert view["left_out"] == [2700, 2700, 2700]
+    assert view["left_out"] == [0, 0, 0]
+    assert [group["members"] for group in view["groups"][2]] == [1000] * 3
     assert len(json.dumps(view)) < 900_000
 
 

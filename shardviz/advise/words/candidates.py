@@ -60,7 +60,7 @@ _ADVICE = {
 }
 _MOST_CHIPS = 4
 #: The heading of refused changes.
-DROPPED = "Tried, and not proposed:"
+DROPPED = "Tried and rejected:"
 #: Marks advice, which was not compiled.
 NOT_TRIED = "Not tried"
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text
+from shardviz.base.format import bytes_text, plural
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.comparison import CollectiveChange, Comparison
+from shardviz.compiled.panel.plain_names import PlainNames, function_of
 from shardviz.compiled.words import stages as wording
 from shardviz.hardware.interconnect import groups_over
 from shardviz.move.movement_steps import PERMUTE
+from shardviz.plans.plan import Plan
 
 MOST_ROWS = 300
 MOST_CAUSES = 8
@@ -31,11 +33,13 @@ class CollectiveTable:
         stages: the propagated, partitioned and compiled collectives; None if unknown.
         comparisons: numbers of two stages -> their comparison.
         meshes: the mesh of each stage, with the host of every device.
+        plan: the plan that names the values; None if unknown.
 
     Attributes:
         changes: the changes of all comparisons, as plain data.
-        shown: per stage, the numbers of the collectives that the page shows, most bytes
-            first.
+        groups: per stage, the numbers of collectives that are alike, in groups. The
+            groups with the most bytes in all come first.
+        shown: per stage, the numbers of the collectives that the page gets.
 
     >>> reduce = Collective("all-reduce", ("data",), 1024, cause="It sums over rows.")
     >>> table = CollectiveTable([(reduce,), None, None], {})
@@ -48,20 +52,19 @@ class CollectiveTable:
         stages: Sequence[tuple[Collective, ...] | None],
         comparisons: Mapping[tuple[int, int], Comparison],
         meshes: Sequence[MeshSpec | None] = (None, None, None),
+        plan: Plan | None = None,
     ):
         self._stages = [tuple(collectives or ()) for collectives in stages]
         self._meshes = meshes
-        self.shown = [_by_bytes(collectives) for collectives in self._stages]
+        self._names = PlainNames(plan, _places(self._stages))
         # (stage, number) of a collective -> the numbers of its matches at each stage.
         # Matched collectives share these lists.
         self._cells: dict[_Node, list[list[int]]] = {}
-        self._most = 1
         for stage, collectives in enumerate(self._stages):
-            for number, collective in enumerate(collectives):
+            for number in range(len(collectives)):
                 cells: list[list[int]] = [[], [], []]
                 cells[stage].append(number)
                 self._cells[stage, number] = cells
-                self._most = max(self._most, collective.bytes_in_all)
         # The change that leads to a collective, and the change that starts from it.
         self._before: dict[_Node, tuple[int, CollectiveChange]] = {}
         self._after: dict[_Node, CollectiveChange] = {}
@@ -74,6 +77,31 @@ class CollectiveTable:
                     view = {"between": list(between), "kind": change.kind}
                     view.update(words=str(change), before=old, after=new)
                     self.changes.append(view)
+        self.groups = [self._grouped(stage) for stage in range(len(self._stages))]
+        self.shown = [_shown(groups) for groups in self.groups]
+        totals = [
+            self._bytes(stage, numbers)
+            for stage, groups in enumerate(self.groups)
+            for numbers in groups
+        ]
+        self._most = max(totals, default=1) or 1
+
+    def _grouped(self, stage: int) -> list[list[int]]:
+        """Groups the collectives of a stage that are alike, except for their line."""
+        groups: dict[Hashable, list[int]] = {}
+        for number, collective in enumerate(self._stages[stage]):
+            cause = collective.cause
+            key = (
+                collective.kind, collective.mesh_axes, collective.bytes_per_device,
+                collective.phase, type(cause), getattr(cause, "code", cause),
+                len(collective.members), self._became(stage, number),
+                tuple(_tags(collective, self._meshes[stage])), collective.trips,
+            )  # fmt: skip
+            groups.setdefault(key, []).append(number)
+        return sorted(groups.values(), key=lambda group: -self._bytes(stage, group))
+
+    def _bytes(self, stage: int, numbers: Sequence[int]) -> int:
+        return sum(self._stages[stage][number].bytes_in_all for number in numbers)
 
     def _join(self, between: tuple[int, int], change: CollectiveChange) -> None:
         """Merges the lists of all collectives in a change."""
@@ -107,21 +135,45 @@ class CollectiveTable:
             estimated = node[0] == 0
         if (stage, number) in self._after:
             words.append(wording.becomes(self._after[stage, number]))
-        words = list(filter(None, words))
+        words = list(dict.fromkeys(filter(None, words)))
         if not words and estimated and self._joined(stage, number):
-            return wording.AS_ESTIMATED
+            return wording.AS_PLANNED
         return ", ".join(words)
 
     def _joined(self, stage: int, number: int) -> bool:
         """Whether a collective is known at more than one stage."""
         return sum(map(bool, self._cells[stage, number])) > 1
 
+    def group(self, stage: int, numbers: Sequence[int]) -> JsonDict:
+        """Returns a group of collectives as the page shows it."""
+        collectives = [self._stages[stage][number] for number in numbers]
+        first, total = collectives[0], self._bytes(stage, numbers)
+        known = first.trips is not None
+        count = sum(collective.execution_count for collective in collectives)
+        words = [function_of(first.op), first.phase]
+        if first.members:
+            words.insert(0, f"{plural(len(first.members), 'array')} in one")
+        sent = set(self.shown[stage])
+        return {
+            "numbers": [number for number in numbers if number in sent],
+            "members": len(numbers),
+            "times": wording.times(count, known),
+            "total": f"{'' if known else '≥ '}{bytes_text(total)}",
+            "share": total / self._most,
+            "lines": wording.lines([c.source for c in collectives]),
+            "what": ", ".join(filter(None, words)),
+            "became": self._became(stage, numbers[0]),
+            "tags": _tags(first, self._meshes[stage]),
+        }
+
     def row(self, stage: int, number: int) -> JsonDict:
         """Returns one collective as the page shows it."""
         collective = self._stages[stage][number]
         # A cause that several members share is listed once.
         sentences = dict.fromkeys(
-            str(m.cause) for m in (*collective.members, collective) if m.cause
+            self._names.cause(m.cause, collective.source)
+            for m in (*collective.members, collective)
+            if m.cause
         )
         causes = list(sentences) or [wording.NO_CAUSE]
         return {
@@ -129,16 +181,12 @@ class CollectiveTable:
             "kind": collective.kind,
             "axes": list(collective.mesh_axes),
             "bytes": bytes_text(collective.bytes_per_device),
-            "times": f"× {collective.execution_count}"
-            if collective.execution_count > 1
-            else "",
             "share": collective.bytes_in_all / self._most,
-            "became": self._became(stage, number),
-            "tags": _tags(collective, self._meshes[stage]),
             "full": collective.rematerialises,
             "facts": wording.collective_facts(collective),
             "causes": causes[:MOST_CAUSES],
             "moreCauses": max(0, len(causes) - MOST_CAUSES),
+            "moved": self._names.argument(collective.cause),
             "op": collective.op,
             "source": collective.source,
             "stack": list(collective.stack[:MOST_STACK]),
@@ -161,11 +209,18 @@ class CollectiveTable:
         return list(dict.fromkeys(values))
 
 
-def _by_bytes(collectives: Sequence[Collective]) -> list[int]:
-    """Returns the numbers of the largest collectives, most bytes first."""
-    numbers = range(len(collectives))
-    ordered = sorted(numbers, key=lambda n: -collectives[n].bytes_in_all)
-    return ordered[:MOST_ROWS]
+def _shown(groups: Sequence[Sequence[int]]) -> list[int]:
+    """Returns the numbers that the page gets: of each group the first, then others."""
+    others = [number for group in groups for number in group[1:]]
+    return [*(group[0] for group in groups), *others][:MOST_ROWS]
+
+
+def _places(stages: Sequence[Sequence[Collective]]) -> Iterator[tuple[str, str]]:
+    """Yields jax's name and the line of each operation that needs a collective."""
+    for collectives in stages:
+        for collective in collectives:
+            for member in (*collective.members, collective):
+                yield member.op, member.source
 
 
 def _tags(collective: Collective, mesh: MeshSpec | None) -> list[str]:
@@ -175,9 +230,9 @@ def _tags(collective: Collective, mesh: MeshSpec | None) -> list[str]:
     if collective.is_partial:
         tags.append(wording.part_of_axis(collective.group_size))
     if crosses_hosts(collective, mesh):
-        tags.append("between hosts")
-    if collective.in_loop:
-        tags.append(f"× {collective.trips:,}" if collective.trips else "in loop, × ?")
+        tags.append("crosses hosts")
+    if collective.trips is None:
+        tags.append("in a loop of unknown length")
     if collective.is_async:
         tags.append("async")
     if collective.between_slices:

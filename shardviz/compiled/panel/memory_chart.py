@@ -1,20 +1,31 @@
-"""The chart in the Memory tab: live bytes over time, and the live buffers."""
+"""The Memory tab: live bytes over time and the live buffers; or the plan's estimate."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from shardviz.base.axis_parts import local_shape
+from shardviz.base.format import bytes_text, clause
+from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.draw.memory import chart_columns
 from shardviz.compiled.memory import KINDS
+from shardviz.compiled.op_costs import held_bytes, saved_values
+from shardviz.compiled.panel.plain_names import PlainNames, name_of_buffer
 from shardviz.compiled.report import Report
+from shardviz.compiled.words import memory as words_of_memory
 from shardviz.compiled.words.memory import about_buffer
 from shardviz.draw import words as wording
+from shardviz.draw.tables import short_type
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp, bytes_per_device
 
 # More columns would be too narrow to click.
 MOST_COLUMNS = 240
 # The most buffers that are sent for a column. The page adds up the others.
 MOST_ALIVE = 16
+# The most rows of an estimate.
+MOST_SAVED = 12
 
 
 def chart_view(report: Report) -> JsonDict | None:
@@ -22,12 +33,16 @@ def chart_view(report: Report) -> JsonDict | None:
     timeline, capacity = report.memory.timeline, report.memory.capacity
     if timeline is None:
         return None
+    if report.fit is not None:
+        # Simulated devices have no capacity.
+        capacity = report.fit.capacity
     at, live, peak, top = chart_columns(timeline, capacity, MOST_COLUMNS)
     where, kinds, buffers = [], [], []
     for new in map(timeline.filled.get, at.tolist()):
         words = wording.BEGINNING
         if new is not None:
-            words = f"{new.title} · {new.source}".removesuffix(" · ")
+            name = name_of_buffer(new, timeline.arguments)
+            words = f"{name} · {new.source}".removesuffix(" · ")
         where.append(words)
     for kind, bytes_ in zip(KINDS, live, strict=True):
         if bytes_.any():  # kinds that never occur are not in the legend
@@ -43,7 +58,8 @@ def chart_view(report: Report) -> JsonDict | None:
         spec = "" if buffer.spec is None else str(buffer.spec)
         view: JsonDict = {"start": int(start), "end": int(end) - 1}
         view.update(
-            name=buffer.title,
+            name=name_of_buffer(buffer, timeline.arguments),
+            compiler=buffer.title,
             value=buffer.value,
             bytes=buffer.bytes,
             shape=buffer.shape,
@@ -59,3 +75,37 @@ def chart_view(report: Report) -> JsonDict | None:
         "kinds": kinds,
         "buffers": buffers,
     }
+
+
+def estimate_view(plan: Plan) -> JsonDict:
+    """Returns the memory that a plan estimates: arguments, results and saved values.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> estimate_view(Plan("f", make_mesh(data=2)))["parts"]
+    [['arguments and results', '0 B'], ['saved for the backward pass', '0 B']]
+    """
+    names, total = PlainNames(plan), 0
+    # Values of all layers share a row: their name, shape, line -> their sizes.
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for op in saved_values(plan):
+        size = bytes_per_device(op, plan.mesh)
+        total += size
+        place = (names.value(op.name), _shard(op, plan.mesh), op.source)
+        rows.setdefault(place, []).append(size)
+    values = []
+    for place, sizes in sorted(rows.items(), key=lambda row: -sum(row[1])):
+        name, shape, source = place
+        times = clause(" × {}", len(sizes) if len(sizes) > 1 else None)
+        values.append([bytes_text(sum(sizes)), f"{name}{times}", shape, source])
+    parts = {"arguments and results": held_bytes(plan), words_of_memory.SAVED: total}
+    return {
+        "note": words_of_memory.ESTIMATE,
+        "parts": [[name, bytes_text(size)] for name, size in parts.items()],
+        "values": values[:MOST_SAVED],
+        "more": max(0, len(values) - MOST_SAVED),
+    }
+
+
+def _shard(op: PlannedOp, mesh: MeshSpec) -> str:
+    """Formats a value's type and shape on each device."""
+    return short_type(op.dtype, local_shape(op.shape, op.spec, mesh))

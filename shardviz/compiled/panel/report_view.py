@@ -11,7 +11,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text, seconds_text
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import most_alive
-from shardviz.compiled.panel.memory_chart import chart_view
+from shardviz.compiled.panel.memory_chart import chart_view, estimate_view
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline
 from shardviz.compiled.words import stages as wording
@@ -201,11 +201,12 @@ def _axes_of(
     ]
 
 
-def memory_view(report: Report | None) -> JsonDict:
+def memory_view(report: Report | None, plan: Plan | None = None) -> JsonDict:
     """Returns the data of the Memory tab.
 
     Args:
         report: the report of a compile; None before compiling.
+        plan: the program's plan, for an estimate; None if unknown.
 
     >>> from shardviz.compiled.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
@@ -214,7 +215,9 @@ def memory_view(report: Report | None) -> JsonDict:
     ([['arguments', '1 GiB']], False)
     """
     view: JsonDict = {"parts": [], "sentence": "", "over": False}
-    view["chart"] = None
+    view.update(chart=None, estimate=None)
+    if plan is not None and plan.error is None:
+        view["estimate"] = estimate_view(plan)
     if report is None:
         return view
     memory = report.memory

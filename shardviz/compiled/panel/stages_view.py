@@ -46,15 +46,17 @@ def stages_view(results: StageResults) -> JsonDict:
     """Returns the row of stages, their comparisons, and the table of collectives."""
     collectives_by_stage = results.collectives()
     comparisons = _comparisons(results)
-    table = CollectiveTable(collectives_by_stage, comparisons, _meshes(results))
+    plan, report = results.plan, results.report
+    table = CollectiveTable(collectives_by_stage, comparisons, _meshes(results), plan)
     marks = _requested_mark(results.plan)
     for pair, comparison in comparisons.items():
         marks.append(_mark(pair, comparison))
-    collectives, left_out = [], []
+    collectives, groups, left_out = [], [], []
     for stage, numbers in enumerate(table.shown):
         collectives.append([table.row(stage, number) for number in numbers])
-        left_out.append(max(0, len(collectives_by_stage[stage] or ()) - MOST_ROWS))
-    plan, report = results.plan, results.report
+        listed = table.groups[stage][:MOST_ROWS]
+        groups.append([table.group(stage, group) for group in listed])
+        left_out.append(sum(map(len, table.groups[stage][MOST_ROWS:])))
     roofline = results.roofline
     return {
         "revisions": [results.plan_revision, *[results.report_revision] * 3],
@@ -68,11 +70,12 @@ def stages_view(results: StageResults) -> JsonDict:
         "marks": marks,
         "changes": table.changes,
         "collectives": collectives,
+        "groups": groups,
         "left_out": left_out,
         "axes": {} if plan is None else axis_groups(plan.mesh),
         "notes": [] if report is None else list(map(str, report.notes)),
         "headline": headline_view(roofline, report, _where(results), results.not_run),
-        "memory": memory_view(report),
+        "memory": memory_view(report, plan),
         "error": error_view(report),
     }
 

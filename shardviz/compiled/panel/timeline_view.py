@@ -10,6 +10,7 @@ from shardviz.base.format import error_text
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import most_alive
+from shardviz.compiled.panel.plain_names import PlainNames
 from shardviz.compiled.panel.report_view import planned_headline
 from shardviz.compiled.timeline import Span, Timeline, timeline
 from shardviz.compiled.words import timeline as wording
@@ -153,7 +154,7 @@ def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
     used = {span.axes for span in spans if span.kind == "collective"}
     lanes = sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
     text: dict[str, int] = {}
-    rows = []
+    rows, plain = [], PlainNames(plan)
     for span in spans:
         lane = MEMORY if span.bound == "HBM" else ARITHMETIC
         if span.kind == "collective":
@@ -161,7 +162,8 @@ def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
         times = [span.seconds, span.arithmetic, span.memory]
         row: list[object] = [_microseconds(seconds) for seconds in times]
         row += [lane, span.collective, span.trips or 0]
-        for words in (span.name, str(span), span.source, str(span.cause), span.value):
+        name, cause = plain.value(span.name), plain.cause(span.cause, span.source)
+        for words in (name, str(span), span.source, cause, span.value):
             row.append(text.setdefault(words, len(text)))
         rows.append([*row, span.live])
     numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]

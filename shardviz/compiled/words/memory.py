@@ -11,6 +11,13 @@ from shardviz.compiled.memory import Buffer, MemoryPeak
 _MOST_KINDS = 3
 # Saved values below 1/10 of the peak are too small to explain the peak.
 _SMALL = 10
+#: The name of a buffer that belongs to no value of the program.
+BY_XLA = "made by XLA"
+SAVED = "saved for the backward pass"
+ESTIMATE = (
+    "An estimate by the plan. XLA may compute saved values again instead, and needs more"
+    " for values that live shortly: compile for exact numbers."
+)
 
 
 def peak(fact: MemoryPeak) -> str:

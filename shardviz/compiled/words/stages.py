@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shardviz.axis_rules.fit import Fit
 from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text, clause, plural, seconds_text
+from shardviz.base.format import bytes_text, clause, joined, plural, seconds_text
 from shardviz.compiled.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.compiled.report import Report, host_bytes, needed_bytes
 from shardviz.compiled.roofline import Roofline
@@ -74,7 +74,7 @@ def without_plan(seconds: float | None) -> str:
 
 def values_with_axes(count: int) -> str:
     """Counts the values that propagation sharded in addition to the requested ones."""
-    return f"{count:,} now sharded" if count else "no value newly sharded"
+    return f"{plural(count, 'value')} sharded" if count else "no value newly sharded"
 
 
 def collective_counts(collectives: Iterable[Collective]) -> str:
@@ -96,7 +96,7 @@ def what_changed(comparison: Comparison) -> str:
     >>> from shardviz.compiled.comparison import compare
     >>> c = Collective("all-reduce", ("data",), 8)
     >>> what_changed(compare([c], [c])), what_changed(compare([c, c], [c]))
-    ('all kept', '1 removed')
+    ('all kept', '1 gone')
     """
     if not comparison.changes:
         return "no collectives"
@@ -119,7 +119,12 @@ def what_changed(comparison: Comparison) -> str:
 
 
 #: Kind of change -> the words for it, if they differ from the kind's name.
-HOW = {"made asynchronous": "now async", "added": "new", "hoisted": "out of the loop"}
+HOW = {
+    "made asynchronous": "now async",
+    "added": "new",
+    "removed": "gone",
+    "hoisted": "out of the loop",
+}
 
 
 def became(change: CollectiveChange) -> str:
@@ -157,7 +162,7 @@ def _other_kind(
     return f"{verb} {', '.join(kinds)}"
 
 
-AS_ESTIMATED = "as estimated"
+AS_PLANNED = "as planned"
 REMATERIALISED = "full rematerialisation"
 
 
@@ -179,6 +184,34 @@ def collective_facts(collective: Collective) -> str:
     if collective.members:
         facts.append(f"{plural(len(collective.members), 'array')} in one")
     return " · ".join(filter(None, [*facts, collective.phase, collective.shape]))
+
+
+def times(count: int, known: bool = True) -> str:
+    """Formats how often a collective runs; `""` for once.
+
+    >>> times(64), times(1), times(2, known=False)
+    ('× 64', '', '× ?')
+    """
+    if not known:
+        return "× ?"
+    return f"× {count:,}" if count > 1 else ""
+
+
+def lines(sources: Iterable[str]) -> str:
+    """Lists lines, each file once.
+
+    >>> lines(["block.py:67", "block.py:59", "block.py:67", "", "train.py:8"])
+    'block.py:59, 67, train.py:8'
+    """
+    by_file: dict[str, list[str]] = {}
+    for source in dict.fromkeys(filter(None, sources)):
+        file, _, line = source.rpartition(":")
+        by_file.setdefault(file, []).append(line)
+    texts = []
+    for file, numbers in by_file.items():
+        numbers.sort(key=lambda line: (len(line), line))  # longer numbers are larger
+        texts.append(f"{file}:{', '.join(numbers)}")
+    return ", ".join(texts)
 
 
 def part_of_axis(size: int) -> str:
@@ -267,11 +300,13 @@ def memory(report: Report) -> str:
     if peak is not None and needed > peak.bytes:
         # The page shows both figures, so we explain a visible difference.
         if bytes_text(needed) != bytes_text(peak.bytes):
-            difference = bytes_text(needed - peak.bytes)
-            uses, least = "code and gaps between buffers", report.roofline
+            code = used.generated_code or 0
+            least, uses = report.roofline, "gaps between buffers"
             if least is not None and least.chip.platform == "tpu":
-                uses = "code, gaps between buffers and memory on the cores"
-            parts.append(f"{difference} of it is {uses}.")
+                uses += " and on-chip memory"
+            rest = {"code": code, uses: needed - peak.bytes - code}
+            beyond = [f"{bytes_text(n)} for {use}" for use, n in rest.items() if n > 0]
+            parts.append(f"Beyond the values: {joined(beyond)}.")
     if used.aliased:
         parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
     if on_host:
@@ -310,7 +345,7 @@ DOING = {
 STARTING = "Starting…"
 TRYING = "Trying changes, each compiled…"
 NO_CHANGE = "No change that was tried helps."
-EQUAL = {True: "values are equal", None: "values were not compared"}
+EQUAL = {True: "results are equal", None: "results not compared"}
 CACHED = "cached"
 
 

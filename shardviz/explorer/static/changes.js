@@ -1,5 +1,5 @@
 // @ts-check
-// Changes that would remove a collective or lower peak memory.
+// Changes that would remove a collective, make it cheaper, or lower peak memory.
 // A button starts the search; each proposed change was compiled.
 import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
 
@@ -45,7 +45,7 @@ export class ChangesList {
     const statusText = of === revision ? words : "Of the program before the last edit.";
     const status = h("div", { class: "sv-muted", role: "status", text: statusText });
     const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
-    const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
+    const title = h("summary", { text: `Tried and rejected: ${notes.length}` });
     // The expanded list may be out of view.
     const toggle = () => more.open && more.scrollIntoView({ block: "nearest" });
     const more = h("details", { hidden: !notes.length, on: { toggle } }, title);

@@ -1,10 +1,8 @@
 // @ts-check
 // The Collectives tab lists the collectives of one stage, or the changes between two stages.
-// Below the list are details of the selected collective.
-import { ChangesList } from "./changes.js";
+// Collectives that are alike, such as those of all layers, share a row, which can be expanded.
 import { axisColour } from "./colours.js";
-import { axisTag, button, fill, h, rowAfter, setText } from "./dom.js";
-import { listed, onHosts } from "./highlight.js";
+import { axisTag, button, fill, h, rowAfter } from "./dom.js";
 import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
 const COMPILED = 2; // index of the compiled stage; propagated is 0
@@ -27,14 +25,12 @@ const COMPILED = 2; // index of the compiled stage; propagated is 0
  * @property {string} kind
  * @property {string[]} axes
  * @property {string} bytes
- * @property {string} times The trip count, such as "× 32", or "" if the collective runs once.
  * @property {number} share
- * @property {string} became How the collective changed from stage to stage.
- * @property {string[]} tags
  * @property {boolean} full True for a full rematerialisation.
  * @property {string} facts Text with groups, total bytes, arrays, pass and shape.
  * @property {string[]} causes
  * @property {number} moreCauses
+ * @property {string} moved The argument that the collective moves or whose gradient it sums, or "".
  * @property {string} op
  * @property {string} source
  * @property {string[]} stack
@@ -44,56 +40,33 @@ const COMPILED = 2; // index of the compiled stage; propagated is 0
  */
 
 /**
- * Requests to the page: show a value, draw a collective's links, show devices by position, or play
- * the steps of a collective.
- * @typedef {{value: (name: string) => void, play: (key: string) => void,
- *   links: (key: string | null) => void, position: () => void, chosen: () => void,
- *   changes: import("./changes.js").Calls}} Calls
+ * Collectives that are alike except for their lines, from `collective_table.py`.
+ * @typedef {{numbers: number[], members: number, share: number, tags: string[]} &
+ *   Record<"times" | "total" | "lines" | "what" | "became", string>} Group
+ * `numbers`: the indices of those that the page has; `members`: the number of all.
  */
 
 /** The style of changes that add cost, remove cost, or do neither. @type {Record<string, string>} */
 const CHANGE_STYLES = { added: "sv-warn", removed: "sv-good", kept: "sv-muted" };
-/** @type {Title[]} */
-const TITLES = [
-  ["bytes per device", "120px"],
-  ["kind", "128px"],
-  ["over", "13.5%"],
-  ["what became of it", "14%"],
-  "cause",
-  ["line", "92px"],
-];
+/** The text for a collective that is compiled as its plan estimates. */
+const AS_PLANNED = "as planned";
 const LABEL = "Collectives";
 const NONE_NEEDED = "No collectives: no device needs another's data.";
 const NONE_BEFORE =
   "No collectives before the last edit; nothing is known of the program as it is now.";
 
 export class CollectivesPanel {
-  /** @param {import("./highlight.js").Highlight} highlight @param {Calls} calls */
-  constructor(highlight, calls) {
-    this.calls = calls;
-    this.highlight = highlight;
-    const small = { class: "sv-button sv-small" };
-    this.play = button("▶ Play", () => calls.play(this.chosen ?? ""), {
-      ...small,
-      "aria-label": "Play",
-    });
-    this.links = button("Show links", calls.position, { ...small, "aria-pressed": "false" });
-    /** Whether the steps of a collective with this key can be played. */
-    this.canPlay = (/** @type {string} */ _key) => true;
+  /** @param {(key: string | null) => void} choose */
+  constructor(choose) {
+    this.choose = choose;
     /** The stage ("1") or change between stages ("2-3") to show; "" for the latest stage. */
     this.asked = "";
     this.table = h("div", { class: "sv-ctable", on: { keydown: (e) => this.key(e) } });
-    const about = { class: "sv-cstrip", "aria-label": "The chosen collective", hidden: true };
-    this.strip = h("aside", about);
-    this.changes = new ChangesList("What would remove it?", calls.changes);
-    const parts = [this.table, this.strip, this.changes.node];
-    this.node = h("div", { class: "sv-collectives" }, ...parts);
-    /**
-     * The key of the selected row: stage and index of its first collective, such as "0:3".
-     * @type {string | null}
-     */
+    this.node = h("div", { class: "sv-collectives" }, this.table);
+    /** The key of the selected collective. @type {string | null} */
     this.chosen = null;
-    this.participants = h("span", { class: "sv-muted" });
+    /** The groups whose members have rows. @type {Set<string>} */
+    this.expanded = new Set();
     /** @type {Stages | null} */ this.data = null;
     /**
      * The data shown in the table.
@@ -102,7 +75,6 @@ export class CollectivesPanel {
     this.drawn = { key: "", data: null };
     /** The states of the propagated, partitioned and compiled stages. @type {StageState[]} */
     this.states = [];
-    highlight.listeners.push(() => this.showParticipants());
   }
 
   /** The content of the table: a stage, such as "1", or changes between stages, such as "2-3". */
@@ -119,33 +91,33 @@ export class CollectivesPanel {
     this.draw();
   }
 
-  /** @param {Stages} data @param {number} revision @param {import("./messages").Target} target */
-  show(data, revision, target) {
-    if (data !== this.data && this.chosen !== null && !find(data, this.chosen)) this.choose(null);
+  /** @param {Stages} data @param {number} revision @param {import("./messages").Target} target @param {string | null} chosen */
+  show(data, revision, target, chosen) {
+    this.chosen = chosen;
     this.data = data;
     this.states = [0, 1, 2].map((i) => stageState(data, i, revision, target));
     this.draw();
+    this.markChosen();
   }
 
   draw() {
     const data = this.data;
     if (!data || !this.node.isConnected) return;
-    const key = JSON.stringify([this.shown, this.states]);
+    const key = JSON.stringify([this.shown, this.states, ...this.expanded]);
     if (key === this.drawn.key && this.drawn.data === data) return;
     this.drawn = { key, data };
-    const focused = this.table.contains(document.activeElement);
+    const focused = this.rows().find((row) => row.contains(document.activeElement));
     const rows = this.shown.includes("-") ? this.comparison(data) : this.single(data);
     fill(this.table, ...this.failures(data), ...rows, ...data.notes.map(note));
     this.markChosen();
-    if (focused) this.focus();
-    this.showStrip();
+    if (focused) this.focus(focused.dataset.keys);
   }
 
-  /** @param {"nearest"} [block] the scroll position of the row */
-  focus(block) {
-    const row = this.rows().find(({ tabIndex }) => tabIndex === 0);
-    row?.focus({ preventScroll: true });
-    if (block) row?.scrollIntoView({ block });
+  /** Focuses the row of some collectives, or the selected one. @param {string} [keys] */
+  focus(keys) {
+    const rows = this.rows();
+    const row = rows.find(({ dataset }) => dataset.keys === keys);
+    (row ?? rows.find(({ tabIndex }) => tabIndex === 0))?.focus({ preventScroll: true });
   }
 
   /** @param {Stages} data */
@@ -166,33 +138,76 @@ export class CollectivesPanel {
     const collectives = data.collectives[stage];
     if (state === "none") return [mutedNote(stateText(data, stage))];
     if (!collectives.length) return noRows(state);
-    const rows = collectives.map((c) => this.collectiveRow(stage, c));
+    const groups = data.groups[stage];
+    const became = groups.map((group) => [group.became, ...group.tags].filter(Boolean).join("; "));
+    const differs = became.some((words) => words && words !== AS_PLANNED);
+    const rows = groups.flatMap((group, i) => this.groupRows(data, stage, i, differs && became[i]));
     const omitted = data.left_out[stage];
+    /** @type {(Title | false)[]} */
+    const titles = [
+      ["total per step", "116px"],
+      ["collective", "144px"],
+      ["over", collectives.some(({ axes }) => axes.length > 1) ? "146px" : "88px"],
+      differs && ["what became of it", "20%"],
+      "from",
+    ];
+    const style = `${differs ? "sv-c5" : "sv-c4"} ${state === "old" ? "sv-faded" : ""}`;
     return [
-      table(TITLES, rows, state === "old" ? "sv-c6 sv-faded" : "sv-c6", LABEL),
-      ...(omitted
-        ? [mutedNote(`The ${collectives.length} largest; ${omitted.toLocaleString("en")} more.`)]
-        : []),
+      table(/** @type {Title[]} */ (titles.filter(Boolean)), rows, style, LABEL),
+      ...(omitted ? [mutedNote(`And ${omitted.toLocaleString("en")} smaller ones.`)] : []),
       ...(state === "old" ? [mutedNote(`${OUT_OF_DATE}.`)] : []),
     ];
   }
 
-  /** @param {number} stage @param {Collective} c */
-  collectiveRow(stage, c) {
-    const key = `${stage}:${c.number}`;
-    const became = [c.became, ...c.tags].filter(Boolean).join(" · ");
-    const furtherCauses = c.causes.length + c.moreCauses - 1;
-    const line = c.source + (furtherCauses ? ` +${furtherCauses}` : "");
-    return this.row(
-      key,
-      h("td", { class: "sv-cbytes" }, shareBar(c.share), `${c.bytes} ${c.times}`),
-      h("td", { text: c.kind }),
-      h("td", null, ...this.axisTags(c.axes)),
-      h("td", { class: c.full ? "sv-warn" : "sv-muted", text: became, title: became }),
-      h("td", { text: withoutLine(c), title: [...c.causes, c.op].join("\n") }),
-      // CSS truncates the start of the text, so that the line number stays visible.
-      h("td", { class: "sv-mono sv-vline", title: line }, h("bdi", { dir: "ltr", text: line })),
+  /** The row of a group, and the rows of its members if it is expanded. @param {Stages} data @param {number} stage @param {number} i @param {string | false} became false if no row differs from the plan */
+  groupRows(data, stage, i, became) {
+    const { numbers, times, total, lines, what, share } = data.groups[stage][i];
+    const members = numbers.flatMap(
+      (n) => data.collectives[stage].find((c) => c.number === n) ?? [],
     );
+    const [first] = members;
+    if (!first) return [];
+    const name = `${stage}/${i}`;
+    const open = this.expanded.has(name);
+    const toggle = () => {
+      if (!this.expanded.delete(name)) this.expanded.add(name);
+      this.draw();
+    };
+    const keys = members.map(({ number }) => `${stage}:${number}`);
+    const more = members.length > 1;
+    const label = { "aria-expanded": String(open), "aria-label": `Each of ${members.length}` };
+    const expand = more && button(open ? "▾" : "▸", toggle, { class: "sv-plain", ...label });
+    const style = first.full ? "sv-warn" : "sv-muted";
+    const differs = became !== false;
+    const note = differs && h("td", { class: style, text: became, title: became });
+    const from = h(
+      "td",
+      { title: `${lines} ${what}` },
+      h("code", { text: lines }),
+      " ",
+      muted(what),
+    );
+    const bar = shareBar(share, this.colours(first));
+    const cells = [h("td", { class: "sv-cbytes" }, bar, total)];
+    cells.push(
+      h("td", null, `${first.kind} ${times}`, expand),
+      h("td", null, ...tagsOf(data, first.axes)),
+    );
+    const row = this.row(keys, ...cells, note, from);
+    if (!open || !more) return [row];
+    const rows = members.map((c, n) => {
+      const bar = shareBar(c.share, this.colours(c));
+      const line = h("code", { text: c.source });
+      const from = h("td", { title: c.causes[0] }, line, " ", muted(c.moved));
+      const cells = [h("td", { class: "sv-cbytes" }, bar, c.bytes), h("td"), h("td")];
+      return this.row([keys[n]], ...cells, differs && h("td"), from);
+    });
+    return [row, ...rows];
+  }
+
+  /** @param {Collective} c */
+  colours({ axes }) {
+    return axes.map((axis) => axisColour(axisNumber(this.data?.axes ?? {}, axis)));
   }
 
   /** @param {Stages} data */
@@ -206,50 +221,43 @@ export class CollectivesPanel {
     const rows = changes.map(({ kind, words, before, after }) => {
       const label = h("td", { class: CHANGE_STYLES[kind] ?? "", text: kind });
       const key = after.length ? `${to}:${after[0]}` : `${from}:${before[0]}`;
-      return this.row(key, label, h("td", { text: words, title: words }));
+      return this.row([key], label, h("td", { text: words, title: words }));
     });
     const title = `from ${STAGE_NAMES[from + 1]} to ${STAGE_NAMES[to + 1]}`;
     return [table([["what", "150px"], title], rows, "sv-c2", LABEL)];
   }
 
-  /** @param {string} key @param {...Node} cells */
-  row(key, ...cells) {
+  /** @param {string[]} keys of its collectives @param {...(Node | false)} cells */
+  row(keys, ...cells) {
     const props = {
       class: "sv-crow",
-      "data-key": key,
+      "data-keys": keys.join(" "),
       tabindex: "-1",
       "aria-selected": "false",
-      on: { click: () => this.choose(this.chosen === key ? null : key) },
+      // The button that expands a row does not select it.
+      on: {
+        click: (/** @type {MouseEvent} */ { target }) => {
+          if (!(target instanceof HTMLButtonElement)) this.pick(row);
+        },
+      },
     };
-    return h("tr", props, ...cells);
+    const row = h("tr", props, ...cells);
+    return row;
   }
 
-  /** @param {string[]} axes */
-  axisTags(axes) {
-    if (!axes.length) return [h("span", { class: "sv-muted", text: "no mesh axes" })];
-    const numbers = this.data?.axes ?? {};
-    return axes.map((axis) => axisTag(axis, axisColour(axisNumber(numbers, axis))));
-  }
-
-  /** @param {string | null} key */
-  choose(key) {
-    this.chosen = key;
-    const c = find(this.data, key);
-    const chosen = c && key ? { key, kind: c.kind, axes: c.axes, groups: c.groups } : null;
-    this.highlight.choose(chosen);
-    this.calls.links(c ? key : null);
-    this.calls.chosen();
-    this.markChosen();
-    this.showStrip();
+  /** Selects the first of a row's collectives; a second time, none. @param {HTMLElement} row */
+  pick(row) {
+    this.choose(row.ariaSelected === "true" ? null : keysOf(row)[0]);
   }
 
   rows() {
-    return [...this.table.querySelectorAll("tr")].filter((row) => row.dataset.key);
+    return [...this.table.querySelectorAll("tr")].filter((row) => row.dataset.keys);
   }
 
   markChosen() {
     const rows = this.rows();
-    const at = rows.findIndex((row) => row.dataset.key === this.chosen);
+    // The row of a member comes after the row of its group.
+    const at = rows.map((row) => keysOf(row).includes(this.chosen ?? "")).lastIndexOf(true);
     rows.forEach((row, i) => {
       row.setAttribute("aria-selected", String(i === at));
       row.tabIndex = i === Math.max(0, at) ? 0 : -1;
@@ -266,69 +274,31 @@ export class CollectivesPanel {
       const next = rows[to];
       for (const row of rows) row.tabIndex = row === next ? 0 : -1;
       next.focus();
-    } else if (e.key === "Enter" || e.key === " ") this.choose(rows[at].dataset.key ?? null);
-    else if (e.key === "Escape") this.choose(null);
+    } else if (e.key === "Enter" || e.key === " ") this.pick(rows[at]);
+    else if (e.key === "ArrowRight" || e.key === "ArrowLeft") {
+      const expand = rows[at].querySelector("button");
+      if (expand?.ariaExpanded === String(e.key === "ArrowLeft")) expand.click();
+    } else if (e.key === "Escape") this.choose(null);
     else return;
     e.preventDefault();
     e.stopPropagation();
   }
-
-  /** Shows details of the selected collective in three lines. */
-  showStrip() {
-    const c = find(this.data, this.chosen);
-    this.strip.hidden = !c;
-    if (!c) return;
-    const facts = [`${c.bytes} per device`, c.facts].filter(Boolean).join(" · ");
-    const title = [h("b", { text: c.kind }), ...this.axisTags(c.axes), muted(facts)];
-    const line = h("code", { text: c.source });
-    const why = c.causes.join(" ");
-    const value = c.values[0];
-    const named = { class: "sv-button sv-small", title: c.values.join(", ") };
-    const buttons = [
-      this.canPlay(this.chosen ?? "") && this.play,
-      value && button("Show in Values", () => this.calls.value(value), named),
-      this.states[Number(this.chosen?.[0])] !== "old" && this.changes.button,
-      this.links,
-    ];
-    const with_ = this.participants;
-    fill(
-      this.strip,
-      h("div", { class: "sv-cline" }, ...title, line),
-      h("div", { class: "sv-clamp", title: [why, c.op, ...c.stack].join("\n") }, `${why} `, with_),
-      h("div", { class: "sv-actions" }, ...buttons),
-    );
-    this.showParticipants();
-  }
-
-  /** Shows which devices take part in the collective with the device under the pointer. */
-  showParticipants() {
-    const { highlight } = this;
-    if (!highlight.collective) return setText(this.participants, "");
-    const { pointing, ids } = highlight;
-    const at = pointing?.kind === "device" ? pointing.at : 0;
-    const positions = highlight.participants(at);
-    const otherIds = positions.filter((other) => other !== at).map((other) => ids[other]);
-    const where = onHosts(highlight, otherIds.length ? positions : []);
-    const with_ = (otherIds.length ? listed(otherIds) : "no other") + (where && `,${where}`);
-    const words = `Device ${ids[at]} takes part with ${with_}.`;
-    setText(this.participants, positions.length ? words : "Which devices take part is not known.");
-  }
 }
 
-/**
- * Returns the collective with a key such as "0:3" (stage and index).
- * @param {Stages | null} data
- * @param {string | null} key
- */
-function find(data, key) {
-  if (!data || key === null) return undefined;
-  const [stage, number] = key.split(":").map(Number);
-  return data.collectives[stage]?.find((c) => c.number === number);
+/** The keys of a row's collectives. @param {HTMLElement} row */
+function keysOf({ dataset }) {
+  return (dataset.keys ?? "").split(" ");
 }
 
 /** Returns the index of a mesh axis; a sub-axis has the index and colour of its full axis. @param {Record<string, number>} axes @param {string} name */
 export function axisNumber(axes, name) {
   return axes[name.split(":(")[0]] ?? -1;
+}
+
+/** Tags for the mesh axes of a collective. @param {Stages} data @param {string[]} axes */
+export function tagsOf({ axes: numbers }, axes) {
+  if (!axes.length) return [muted("no mesh axes")];
+  return axes.map((axis) => axisTag(axis, axisColour(axisNumber(numbers, axis))));
 }
 
 /** Explains why a stage has no collectives to show. @param {Stages} data @param {number} stage */
@@ -337,9 +307,12 @@ function stateText(data, stage) {
   return `${name[0].toUpperCase()}${name.slice(1)}: ${text}. ${title}`;
 }
 
-/** @param {number} share of the longest bar */
-export function shareBar(share) {
-  const style = { width: `${Math.max(2, share * 100)}%` };
+/** @param {number} share of the longest bar @param {string[]} [colours] of its mesh axes */
+export function shareBar(share, colours = []) {
+  const high = 100 / colours.length;
+  const stripes = colours.map((colour, i) => `${colour} ${i * high}% ${(i + 1) * high}%`);
+  const background = colours.length ? `linear-gradient(${stripes})` : "";
+  const style = { width: `${Math.max(2, share * 100)}%`, background };
   return h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
 }
 
@@ -368,11 +341,6 @@ function noRows(state) {
 /** @param {string} text */
 export function muted(text) {
   return h("span", { class: "sv-muted", text, title: text });
-}
-
-/** The first cause, without the source line, which has a separate column. @param {Collective} c */
-function withoutLine({ causes, source }) {
-  return causes[0].replace(` (${source})`, "");
 }
 
 /** A note about the compile, clamped because it can be long. @param {string} text */

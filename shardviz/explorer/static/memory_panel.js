@@ -12,6 +12,7 @@ import { OUT_OF_DATE } from "./stages.js";
  * @typedef {object} Memory
  * @property {[name: string, bytes: string][]} parts
  * @property {MemoryChart | null} chart The chart; null if the compiler reported no buffers.
+ * @property {Estimate | null} estimate What the plan estimates; null without a plan.
  * @property {string} sentence
  * @property {boolean} over
  * @property {string} [target] The target of the report; missing without a report.
@@ -32,7 +33,13 @@ import { OUT_OF_DATE } from "./stages.js";
 
 /**
  * A buffer that is alive from column `start` to column `end`, inclusive; `value` is "" if unknown.
- * @typedef {Record<"bytes" | "start" | "end", number> & Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>} MemoryBuffer
+ * @typedef {Record<"bytes" | "start" | "end", number> & Record<"shape" | "name" | "compiler" | "value" | "spec" | "source" | "about", string>} MemoryBuffer
+ */
+
+/**
+ * The plan's estimate. `values` has the bytes, name, shape and line of what is saved for the
+ * backward pass.
+ * @typedef {{note: string, parts: [name: string, bytes: string][], values: string[][], more: number}} Estimate
  */
 
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
@@ -47,7 +54,7 @@ export class MemoryPanel {
   /** @param {Calls} calls */
   constructor(calls) {
     this.calls = calls;
-    /** @type {[Memory?, boolean?, object?]} */ this.shown = [];
+    /** @type {[Memory?, boolean?, object?, (object | null)?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** Live bytes of each column. @type {number[]} */ this.totals = [];
     // The slider covers the chart; its thumb is the line at the selected moment.
@@ -67,16 +74,18 @@ export class MemoryPanel {
    * @param {Memory} memory
    * @param {boolean} old true if the program or its target was edited since the compile
    * @param {import("./headline.js").HeadlineData} [planned] the plan's headline for the current program and target
+   * @param {Estimate | null} [estimate] the estimate for the current program
    */
-  show(memory, old, planned) {
+  show(memory, old, planned, estimate) {
     const anew = memory !== this.shown[0] || old !== this.shown[1];
-    if (!anew && planned === this.shown[2]) return;
-    this.shown = [memory, old, planned];
+    const now = /** @type {const} */ ([memory, old, planned, estimate]);
+    if (now.every((one, i) => one === this.shown[i])) return;
+    this.shown = [...now];
     const { chart, sentence, over, target, parts } = memory;
     const least = { sentence: planned?.memoryTitle ?? "", over: planned?.over };
     const verdict = target === undefined || old ? least : { sentence, over };
     const fits = h("b", { class: verdict.over ? "sv-bad" : "", text: verdict.sentence });
-    if (target === undefined) return fill(this.node, fits, mutedNote(NOT_COMPILED));
+    if (target === undefined) return fill(this.node, fits, ...estimateRows(estimate));
     const about = old ? `  ${OUT_OF_DATE}. Below is the last one, for ${target}.` : `  ${target}`;
     const words = h("div", null, fits, muted(about), h("div", { text: chart?.sentence }));
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
@@ -140,20 +149,36 @@ export class MemoryPanel {
 
   /** A row for a buffer. When expanded, it shows details, and the chart shows the buffer's
    * lifetime. @param {MemoryBuffer} buffer */
-  row({ bytes, shape, name, spec, source, about, value, start, end }) {
+  row({ bytes, shape, name, compiler, spec, source, about, value, start, end }) {
     const cells = [bytesText(bytes), name, shape, source];
-    const title = [...cells, spec, about].filter(Boolean).join(" · ");
-    const line = cells.map((text) => h("span", { class: "sv-cut", text }));
+    const more = [...cells, compiler === name ? "" : compiler, spec, about];
+    const title = more.filter(Boolean).join(" · ");
     const to = value && button("Show in Values", () => this.calls.value(value));
     const toggle = () => this.life.setAttribute("d", node.open ? `M${start} 1H${end + 1}` : "");
     const node = h(
       "details",
       { on: { toggle } },
-      h("summary", { class: "sv-memrow", title }, ...line),
+      h("summary", { class: "sv-memrow", title }, ...cut(cells)),
       h("div", { class: "sv-tlchosen sv-muted" }, h("div", { text: title }), to),
     );
     return node;
   }
+}
+
+/** The memory that a plan estimates. @param {Estimate | null} [estimate] */
+function estimateRows(estimate) {
+  if (!estimate) return [mutedNote(NOT_COMPILED)];
+  const { note, parts, values, more } = estimate;
+  const rows = values.map((cells) =>
+    h("div", { class: "sv-memrow", title: cells.join(" · ") }, ...cut(cells)),
+  );
+  if (more) rows.push(mutedNote(`And ${more} more.`));
+  return [pairs(parts), mutedNote(note), ...rows];
+}
+
+/** @param {string[]} cells */
+function cut(cells) {
+  return cells.map((text) => h("span", { class: "sv-cut", text }));
 }
 
 /** Draws a line over the chart. @param {string} d its path @param {number} width in pixels */

@@ -1,5 +1,6 @@
 // @ts-check
 // The Program view: the stages of a program, its least time, and tabs with details.
+import { ChosenCollective, find } from "./chosen.js";
 import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
@@ -54,19 +55,20 @@ export class ProgramPanel {
       (part) => this.openPart(part),
       (target) => edit("target", target),
     );
-    this.collectives = new CollectivesPanel(highlight, {
+    this.chosen = new ChosenCollective(highlight, {
       value: (name) => this.openValue(name),
       links: calls.links,
       play: (key) => this.openPlayer(key),
       position: () => this.showLinks(),
-      chosen: () => this.showChanges(),
       changes: calls.changes,
     });
+    const choose = (/** @type {string | null} */ key) => this.choose(key);
+    this.collectives = new CollectivesPanel(choose);
     this.memory = new MemoryPanel({ value: (name) => this.openValue(name), ...calls.changes });
     this.values = new ValuesPanel(calls);
     this.timeline = new TimelinePanel({
       value: (name) => this.openValue(name),
-      collective: (key) => this.openCollective(key),
+      choose,
     });
     this.player = new Player({ close: () => this.closePlayer() });
     this.askPlay = calls.play;
@@ -145,9 +147,15 @@ export class ProgramPanel {
   openCollective(key) {
     this.open("Collectives");
     this.collectives.open(String(Number(key[0]) + 1));
-    this.collectives.choose(key);
+    this.choose(key);
+    this.collectives.focus();
+    document.activeElement?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Selects a collective, or none. @param {string | null} key */
+  choose(key) {
+    if (this.shown) this.chosen.choose(this.shown.stages, key);
     this.refresh();
-    this.collectives.focus("nearest");
   }
 
   /** Shows the values of a source line. @param {string} line */
@@ -182,7 +190,7 @@ export class ProgramPanel {
   showLinks() {
     const beside = this.hasSpaceBeside;
     const on = !beside && (this.main?.classList.toggle("sv-withlinks") ?? false);
-    this.collectives.links.setAttribute("aria-pressed", String(on));
+    this.chosen.links.setAttribute("aria-pressed", String(on));
     if ((on || beside) && this.drawnBy !== "position") this.position();
   }
 
@@ -241,7 +249,7 @@ export class ProgramPanel {
     const { view, menus, report, live, devices, plan, explanation, movements, timeline } = shown;
     // Described hardware cannot run programs.
     const { noRun = "" } = shown.target;
-    this.collectives.canPlay = (key) => live || Boolean(movements[key]);
+    this.chosen.canPlay = (key) => live || Boolean(movements[key]);
     // Until the user chooses a tab, show a compile error, or the timeline if there are times.
     const failed = shown.stages.error && !isOutOfDate(shown);
     const untimed = isTimed(shown) && !("lanes" in timeline);
@@ -260,7 +268,7 @@ export class ProgramPanel {
     this.cancel.hidden = !running;
     this.drawnBy = devices.by;
     const linksVisible = this.hasSpaceBeside && devices.by === "position";
-    this.collectives.links.hidden = !live || Boolean(devices.no_positions) || linksVisible;
+    this.chosen.links.hidden = !live || Boolean(devices.no_positions) || linksVisible;
     this.values.show(plan);
     if (explanation.value) {
       this.values.showExplanation(
@@ -275,10 +283,20 @@ export class ProgramPanel {
   showChanges() {
     if (!this.shown) return;
     const { changes_data: data, view, live } = this.shown;
-    this.collectives.changes.of = this.collectives.chosen ?? "";
-    for (const { changes } of [this.collectives, this.memory]) {
-      changes.show(data, view.revision, live);
+    this.chosen.changes.of = this.chosen.key ?? "";
+    for (const { changes } of [this.chosen, this.memory]) changes.show(data, view.revision, live);
+  }
+
+  /** Shows the selected collective in the open tab. @param {Shown} shown */
+  showChosen(shown) {
+    const { stages } = shown;
+    const { chosen, timeline } = this;
+    if (!find(stages, chosen.key) && chosen.key !== null && timeline.indexOf(chosen.key) < 0) {
+      chosen.choose(stages, null);
     }
+    const { key } = chosen;
+    timeline.pick(key, Boolean(find(stages, key)));
+    chosen.show(stages, isOutOfDate(shown, Number(key?.[0] ?? 0)), timeline.timeOf(key));
   }
 
   /** Updates the stages, the headline and the open tab. */
@@ -286,7 +304,10 @@ export class ProgramPanel {
     const { shown } = this;
     if (!shown) return;
     const { stages, view, target } = shown;
-    if (this.tab === "Collectives") this.collectives.show(stages, view.revision, target);
+    this.showChosen(shown);
+    if (this.tab === "Collectives") {
+      this.collectives.show(stages, view.revision, target, this.chosen.key);
+    }
     const about = { Collectives: this.collectives.shown, Checks: "4" }[this.tab] ?? "";
     this.stages.show(shown, about);
     const { report } = shown;
@@ -323,6 +344,11 @@ export class ProgramPanel {
     return true;
   }
 
+  /** Shows the selected collective at the end of a panel. @param {HTMLElement} panel */
+  putChosen(panel) {
+    if (panel.lastChild !== this.chosen.node) panel.append(this.chosen.node);
+  }
+
   /** @param {Shown} shown */
   showBody(shown) {
     toggle(this.node, "sv-playing", this.playing);
@@ -334,12 +360,13 @@ export class ProgramPanel {
     }
     if (this.tab === "Collectives") {
       if (this.put(this.collectives.node)) this.collectives.draw();
-      return;
+      return this.putChosen(this.collectives.node);
     }
     if (this.tab === "Timeline") {
       this.put(this.timeline.node);
       const { timeline } = shown;
-      return this.timeline.show(isTimed(shown) ? timeline : { words: "" }, shown.theme);
+      this.timeline.show(isTimed(shown) ? timeline : { words: "" }, shown.theme);
+      return this.putChosen(this.timeline.node);
     }
     if (this.tab === "Values") {
       if (this.put(this.values.node)) this.values.paint();
@@ -348,7 +375,8 @@ export class ProgramPanel {
     if (this.tab === "Memory") {
       if (this.put(this.memory.node)) this.bodyKey = "";
       const { memory } = shown.stages;
-      return this.memory.show(memory, isOutOfDate(shown), plannedHeadline(shown));
+      const estimate = isOutOfDate(shown, 0) ? null : memory.estimate;
+      return this.memory.show(memory, isOutOfDate(shown), plannedHeadline(shown), estimate);
     }
     const { report, code, target } = shown;
     const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);
@@ -366,9 +394,9 @@ export class ProgramPanel {
   }
 }
 
-/** True if the program or its target was edited since the compile. @param {Shown} shown */
-function isOutOfDate({ stages, view, target }) {
-  return stageState(stages, 2, view.revision, target) === "old";
+/** True if the program or its target was edited since a stage; 2 is the compile. @param {Shown} shown @param {number} [stage] */
+function isOutOfDate({ stages, view, target }, stage = 2) {
+  return stageState(stages, stage, view.revision, target) === "old";
 }
 
 /** Whether the timeline is for the current program and target. @param {Shown} shown */

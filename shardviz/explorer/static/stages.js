@@ -17,6 +17,7 @@ import { button, h, setText, toggle } from "./dom.js";
  * @property {StageChange[]} marks Summaries of the changes between two stages.
  * @property {import("./collectives.js").CollectiveChange[]} changes
  * @property {import("./collectives.js").Collective[][]} collectives The collectives of each stage.
+ * @property {import("./collectives.js").Group[][]} groups Those of each stage that are alike.
  * @property {number[]} left_out For each stage, the number of collectives that are not listed.
  * @property {Record<string, number>} axes Name of a mesh axis -> its index.
  * @property {string[]} notes

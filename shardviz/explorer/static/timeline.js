@@ -45,8 +45,10 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  */
 
 /** @typedef {import("./colours.js").Theme} Theme */
-/** Requests to the page: show a value, or a collective. */
-/** @typedef {{value: (name: string) => void, collective: (key: string) => void}} Calls */
+/**
+ * Requests to the page: show a value, or select a collective or none.
+ * @typedef {{value: (name: string) => void, choose: (key: string | null) => void}} Calls
+ */
 /** An operation or collective, with the position and width of its bar in pixels. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
 
@@ -58,6 +60,8 @@ const NEAR = 4; // a click this many pixels next to a bar still selects it
 const SCHEDULES = /** @type {const} */ (["serial", "overlapped"]);
 const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; the other lanes belong to collectives
 const LABELS = { serial: ["compute"], overlapped: ["arithmetic", "memory"] };
+/** The first action for the selected bar. */
+const ACTION = ":is(.sv-tlchosen, .sv-cstrip):not([hidden]) button";
 let timelines = 0;
 
 export class TimelinePanel {
@@ -71,6 +75,8 @@ export class TimelinePanel {
     /** @type {Bar[]} */ this.bars = [];
     /** @type {"serial" | "overlapped"} */ this.schedule = "serial";
     this.at = -1;
+    /** The key of the selected collective, and whether its details are shown below. @type {[string | null, boolean]} */
+    this.picked = [null, false];
     const label = { role: "group", "aria-label": "Schedule" };
     this.schedules = h("div", { class: "sv-tlschedules", ...label });
     this.labels = h("div", { class: "sv-tllabels" });
@@ -112,7 +118,7 @@ export class TimelinePanel {
     setText(this.notes, data.notes.join(" "));
     const high = (/** @type {number} */ lane) => `${FOLDS + lane * data.lanes.length + TICKS}px`;
     Object.assign(picture.style, { flexBasis: high(LANE.most), minHeight: high(LANE.least) });
-    this.choose(this.at);
+    this.describe();
   }
 
   /** @param {TimelineData} data */
@@ -127,7 +133,7 @@ export class TimelinePanel {
           for (const node of choices) node.setAttribute("aria-pressed", String(node === choice));
           this.showLabels(data);
           this.makeBars();
-          this.choose(this.at);
+          this.describe();
         },
         pressed,
       );
@@ -168,7 +174,7 @@ export class TimelinePanel {
     const split = (/** @type {typeof spans[number]} */ span) => !this.serial && isOperation(span);
     const shown = spans.flatMap((span) => (split(span) ? parts(span) : [span]));
     this.bars = shown.map((span) => ({ ...span, x: 0, w: 0 }));
-    this.at = -1;
+    this.at = this.indexOf(this.picked[0]);
   }
 
   /** Lays out the bars for the current width and paints them. */
@@ -248,35 +254,69 @@ export class TimelinePanel {
     const to = { ...arrows, Home: 0, End: last, Escape: -1 }[e.key];
     if (e.ctrlKey || e.metaKey || e.altKey || (to === undefined && e.key !== "Enter")) return;
     if (to !== undefined) this.choose(to);
-    else this.chosen.querySelector("button")?.click();
+    else this.node.querySelector(ACTION)?.dispatchEvent(new MouseEvent("click"));
     e.preventDefault();
     e.stopPropagation();
   }
 
-  /** Selects a bar, and describes it in one line with a link to details. @param {number} at */
+  /** Returns the index of a collective's bar, or -1. @param {string | null} key */
+  indexOf(key) {
+    return this.bars.findIndex((bar) => key !== null && this.keyOf(bar) === key);
+  }
+
+  /** Returns the key of a bar's collective; null for an operation. @param {Bar | undefined} bar */
+  keyOf(bar) {
+    return bar && this.data && !isOperation(bar) ? `${this.data.stage}:${bar.collective}` : null;
+  }
+
+  /** Returns the least time of a collective; "" if unknown. @param {string | null} key */
+  timeOf(key) {
+    const { time = 0, trips = 1 } = this.bars[this.indexOf(key)] ?? {};
+    const each = trips === 1 ? "" : ` (${trips || "?"} × ${timeText(time / (trips || 1))})`;
+    return time ? `≥ ${timeText(time)}${each}` : "";
+  }
+
+  /** Selects a bar. @param {number} at */
   choose(at) {
     this.at = at;
+    this.calls.choose(this.keyOf(this.bars[at]));
+    this.describe();
+  }
+
+  /** Selects the bar of the collective that is selected in the view. @param {string | null} key @param {boolean} known whether its details are shown below */
+  pick(key, known) {
+    const [before] = this.picked;
+    this.picked = [key, known];
+    if (key === before) return;
+    // Without a collective, only an operation stays selected.
+    const bar = this.bars[this.at];
+    if (key !== null || (bar && !isOperation(bar))) this.at = this.indexOf(key);
+    this.describe();
+  }
+
+  /** Describes the selected bar in one line; details of a collective are shown below. */
+  describe() {
     this.paint();
-    const { data, calls, lanes, option } = this;
-    const bar = this.bars[at];
+    const { data, calls, lanes, option, chosen } = this;
+    const bar = this.bars[this.at];
     lanes.setAttribute("aria-activedescendant", bar ? this.id : "");
+    chosen.hidden = Boolean(bar) && this.picked[1] && !isOperation(bar);
     if (!bar || !data)
       return fill(
-        this.chosen,
+        chosen,
         mutedNote("Choose a bar to see what bounds it: by a click, or with the arrow keys."),
       );
     option.setAttribute("aria-label", bar.title);
-    option.setAttribute("aria-posinset", String(at + 1));
+    option.setAttribute("aria-posinset", String(this.at + 1));
     option.setAttribute("aria-setsize", String(this.bars.length));
     const axes = data.lanes[bar.lane];
     const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
     const source = h("code", { class: "sv-muted", text: bar.source });
-    const line = [h("b", { text: bar.name }), ...tags, h("span", { text: bar.words }), source];
+    const name = h("b", { text: bar.name, title: bar.value });
+    const line = [name, ...tags, h("span", { text: bar.words }), source];
     const why = bar.cause ? h("div", { class: "sv-muted", text: bar.cause }) : null;
-    const details = isOperation(bar)
-      ? button("Open in Values", () => calls.value(bar.value))
-      : button("Open in Collectives", () => calls.collective(`${data.stage}:${bar.collective}`));
-    fill(this.chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why), details);
+    fill(chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why));
+    if (isOperation(bar)) chosen.append(button("Open in Values", () => calls.value(bar.value)));
   }
 
   /** Selects the longest operation of a part of the least time. @param {string} part */
@@ -310,7 +350,8 @@ function readSpans({ spans, text }) {
     const live = rest[5];
     const [name, words, source, cause, value] = rest.map((i) => text[i]);
     const times = { time: all ?? 0, arithmetic: arithmetic ?? 0, memory: memory ?? 0 };
-    const title = `${name}: ${words}`;
+    const plain = name === value || collective >= 0;
+    const title = `${plain ? name : `${name} (${value})`}: ${words}`;
     return { ...times, lane, collective, trips, name, title, words, source, cause, value, live };
   });
 }
