@@ -210,6 +210,12 @@ def test_a_collective_that_is_started_by_a_generic_start(config, is_async):
     text = ASYNC.replace(", SYNC", config).replace("SYNC", SYNC)
     (c,) = read_collectives(parsed(text), ("x",), (4,))
     assert (c.is_async, c.bytes_per_device) == (is_async, 256)
+    # Another operation is started together with it.
+    text = text.replace("  ROOT %r", "  %k = f32[8,8] negate(%a)\n  ROOT %r").replace(
+        "permute(%a)", "permute(%k)"
+    )
+    (c,) = read_collectives(parsed(text), ("x",), (4,))
+    assert (c.is_async, c.bytes_per_device) == (is_async, 256)
 
 
 PART = """
@@ -328,6 +334,17 @@ OPERANDS = {
          "%o = f32[8,8] get-tuple-element(%v), index=1"], ARGUMENT),
     "an exchange": (
         [WEIGHT, f"%o = f32[8,8] all-to-all(%p), dimensions={{0}}, {ALL}"], ARGUMENT),
+    "the first sum of two": (
+        [WEIGHT, SINED, f"%t = (f32[8,8], f32[8,8]) all-reduce(%n, %p), to_apply=%add, {ALL}",
+         "%o = f32[8,8] get-tuple-element(%t), index=0"], OPERATION),
+    "the second": (
+        [WEIGHT, SINED, f"%t = (f32[8,8], f32[8,8]) all-reduce(%n, %p), to_apply=%add, {ALL}",
+         "%o = f32[8,8] get-tuple-element(%t), index=1"], ARGUMENT),
+    "the second, which was started": (
+        [WEIGHT, SINED,
+         f"%s = (f32[8,8], f32[8,8]) all-reduce-start(%n, %p), to_apply=%add, {ALL}",
+         "%t = (f32[8,8], f32[8,8]) all-reduce-done(%s)",
+         "%o = f32[8,8] get-tuple-element(%t), index=1"], ARGUMENT),
     "an unnamed operation": ([WEIGHT, "%o = f32[8,8] sine(%p)"], UNKNOWN),
 }  # fmt: skip
 
