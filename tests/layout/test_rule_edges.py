@@ -259,6 +259,25 @@ def test_a_resolution_shows_its_names():
     assert repr(found) == "Resolution(a, _, b → P('x', None, None), linen)"
 
 
+@pytest.mark.parametrize(
+    ("names", "dimension"),
+    [
+        # What is unsplit on purpose, or has no name beside one that has, needs no edit.
+        ("embed mlp", None),
+        (("embed", None), None),
+        ("embed zzz", None),
+        ((None, None), 0),
+        ("embed mlpp", 1),
+        ("mlpp embed", 0),
+        ("seq mlp", 0),
+    ],
+)
+def test_the_dimension_of_the_first_remedy(names, dimension):
+    table = [("embed", None), ("mlp", "model"), ("seq", "model")]
+    found = sv.resolve(names, table, mesh=MESH, shape=(8, 8)).first_remedy()
+    assert (None if found is None else found[0]) == dimension
+
+
 def test_a_tuple_of_too_many_names_is_refused():
     assert len(sv.resolve((None,) * MAX_RANK, []).names) == MAX_RANK
     with pytest.raises(sv.ShardvizError):
