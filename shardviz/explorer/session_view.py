@@ -271,8 +271,7 @@ def session_view(
 
 def _selection_view(document: Document) -> JsonDict:
     notes = [e for name, e in document.errors.items() if name not in PLACED]
-    example = document.entry == gallery_programs.DEFAULT and not document.target
-    hints = wording.HINTS if example and not document.revision else ()
+    hints = wording.HINTS if document.entry == gallery_programs.DEFAULT else ()
     return {
         "count": len(document.fields),
         "selected": document.selected,

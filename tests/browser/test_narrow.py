@@ -56,6 +56,8 @@ def test_the_bar_has_one_row_and_an_error_adds_one_line(page: Page):
     plus, find = (page.get_by_role("button", name=name) for name in names)
     assert abs(top(plus) - top(find)) < 6
     view, mesh = page.locator(".sv-layout"), page.get_by_label("Mesh axes", exact=True)
+    hints = page.get_by_label("What else to open")
+    expect(hints).to_contain_text("sv.explore(params)")
     before = top(view)
     mesh.fill("data=4, modle")
     mesh.press("Enter")
@@ -68,6 +70,10 @@ def test_the_bar_has_one_row_and_an_error_adds_one_line(page: Page):
     mesh.press("Enter")
     kernel.answer()
     assert mesh.get_attribute("aria-describedby") is None
+    mesh.fill("data=2, model=2")
+    mesh.press("Enter")
+    kernel.answer()
+    expect(hints).to_be_hidden()
     kernel.made.close()
 
 

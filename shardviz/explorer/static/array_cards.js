@@ -75,7 +75,7 @@ export class ArrayCards {
   show(view) {
     const moved = this.selected !== view.selected;
     const { selected } = view;
-    const hints = view.hints.map(([name, code]) => [
+    const hints = (view.undo ? [] : view.hints).map(([name, code]) => [
       h("dt", { class: "sv-muted", text: name }),
       h("dd", { class: "sv-mono", text: code }),
     ]);

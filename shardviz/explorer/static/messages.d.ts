@@ -120,7 +120,7 @@ export interface SentView {
   selected: number;
   /** Errors of edits without a field. */
   notes?: string[];
-  /** What else to open, as a name and a line of code; missing if it is the user's own. */
+  /** What else to open, as a name and a line of code; missing unless this is the example. */
   hints?: [string, string][];
   /** The view to open; missing for Layout. */
   opens?: "Rules" | "Model" | "Program";
