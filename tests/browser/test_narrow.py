@@ -43,7 +43,7 @@ def opened(page: Page, width: int, height: int = 620) -> Kernel:
 @pytest.mark.parametrize("width", [400, 680, 848])
 def test_nothing_is_cut_off_or_covered(page: Page, width: int):
     kernel = opened(page, width, 760)
-    for view in ("Layout", "Rules", "Program"):
+    for view in ("Layout", "Rules", "Model", "Program"):
         show_view(page, view)
         kernel.answer()
         assert page.evaluate(WRONG) == [], view

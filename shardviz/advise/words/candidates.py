@@ -218,10 +218,10 @@ def remedy_step(before: StepCost, after: StepCost) -> str:
     """Compares the planned communication and memory before and after a remedy.
 
     >>> remedy_step(StepCost(1 << 20, 3 << 30), StepCost(2 << 20, 3 << 30))
-    'by its plan, the step sends 1 MiB → 2 MiB and needs up to 3 GiB'
+    'by its plan, the step sends 1 MiB → 2 MiB and needs about 3 GiB'
     """
     sends = _pair("sends", bytes_text(before.sent), bytes_text(after.sent))
-    needs = _pair("needs up to", bytes_text(before.alive), bytes_text(after.alive))
+    needs = _pair("needs about", bytes_text(before.alive), bytes_text(after.alive))
     return f"by its plan, the step {sends} and {needs}"
 
 
