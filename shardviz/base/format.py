@@ -258,6 +258,7 @@ def first_lines(head: str, lines: Sequence[str], limit: int = 10) -> str:
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"(\d+)")
+_LAST_WORD = re.compile(r"([A-Za-z]+)[^A-Za-z\d]*$")
 
 
 @dataclass(frozen=True)
@@ -288,6 +289,28 @@ class Fold(Generic[T]):
                 numbers = f"{{{_ranges(part)}}}"
             words.append(numbers)
         return "".join(words)
+
+    @property
+    def in_layers(self) -> tuple[str, str] | None:
+        """The name without its layers, and the layers; None if anything else varies.
+
+        >>> names = [f"params.layers[{i}].wq" for i in range(32)]
+        >>> fold(names, str)[0].in_layers, fold(["w1", "w2"], str)[0].in_layers
+        (('params.wq', 'layers 0 to 31'), None)
+        """
+        varying = [n for n, part in enumerate(self.parts) if len(part) > 1]
+        if len(varying) != 1:
+            return None
+        at = varying[0]
+        before = "".join(part[0] for part in self.parts[:at])
+        after = "".join(part[0] for part in self.parts[at + 1 :]).lstrip("]")
+        word = _LAST_WORD.search(before)
+        if word is None or not after or after[0] not in "./[":
+            return None
+        head = before[: word.start()].rstrip("./[_'\"")
+        name = head + after if head else after.lstrip("./[")
+        numbers = _ranges(self.parts[at]).replace("..", " to ").replace(",", ", ")
+        return name, f"{word[1]} {numbers}"
 
     @property
     def count(self) -> str:

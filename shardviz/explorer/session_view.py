@@ -6,13 +6,13 @@ Fields that are empty, or that the page can derive from other fields, are not se
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from shardviz.axis_rules.dialects import DIALECTS
 from shardviz.axis_rules.group_bytes import on_fullest_device
 from shardviz.axis_rules.requests import Request
-from shardviz.base.format import bytes_text, plural
+from shardviz.base.format import bytes_text, fold, plural
 from shardviz.base.layout import Layout, Misfit
 from shardviz.base.mesh import AXIS_TYPES
 from shardviz.base.partition_spec import Spec
@@ -271,9 +271,29 @@ def session_view(
 
 def _selection_view(document: Document) -> JsonDict:
     notes = [e for name, e in document.errors.items() if name not in PLACED]
+    arrays, beside = document.arrays, 0
+    if document.model is not None:
+        opened = sum(array.name in document.model.names for array in arrays)
+        beside = len(document.model.arrays) - opened
+    folds = []
+    for layers in fold(range(len(arrays)), lambda n: arrays[n].name, _kind(document)):
+        if layers.in_layers is not None:
+            folds.append([*layers.in_layers, list(layers.items)])
     hints = wording.HINTS if document.entry == gallery_programs.DEFAULT else ()
     return {
         "count": len(document.fields),
         "selected": document.selected,
         **filled(notes=notes, opens=document.view, hints=hints),
+        **filled(folds=folds, beside=beside),
     }
+
+
+def _kind(document: Document) -> Callable[[int], Hashable]:
+    """Returns the key by which arrays are alike; arrays with errors are like no other."""
+
+    def kind(number: int) -> Hashable:
+        a, errors = document.arrays[number], document.fields[number].errors
+        unlike = number if errors else -1
+        return a.logical, a.shape, a.dtype, a.spec, a.memory_kind, unlike
+
+    return kind

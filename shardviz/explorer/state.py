@@ -268,7 +268,8 @@ def session_on(
     if isinstance(value, ArraySpec):
         value = [value]
     if isinstance(value, (list, tuple)):
-        if value and all(isinstance(array, ArraySpec) for array in value):
+        specs = all(isinstance(array, ArraySpec) for array in value)
+        if value and specs and len(value) <= MAX_ARRAYS:
             return _opened(_placing(value, example.mesh, rules=example.rules))
     program = _program_of(value)
     if program is not None:

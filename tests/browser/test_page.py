@@ -9,6 +9,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from shardviz.axis_rules.audit import audit
+from shardviz.base.array_spec import ArraySpec
 from shardviz.explorer.explorer import open_explorer
 from shardviz.gallery import arrays, meshes, rules
 from shardviz.runs.cache import ExecutableCache
@@ -44,6 +45,21 @@ def test_devices_and_blocks_are_pointed_at_and_pinned(page, tmp_path):
     page.locator(".sv-cardhead").nth(2).click()
     expect(page.locator(".sv-title")).to_have_text("x  f32[64, 512]")
     assert "x is split into 8 blocks" in sentence(page)
+
+
+def test_equal_layers_are_one_card_with_a_name_cut_at_its_head(page, tmp_path):
+    page.set_viewport_size({"width": 680, "height": 900})
+    layers = [(f"params.decoder.layers.{i}.attention.query", (64, 64), "embed mlp") for i in (0, 1)]
+    made = open_explorer([ArraySpec(n, s, axes) for n, s, axes in layers], ExecutableCache())
+    opened(page, made, tmp_path)
+    made.close()
+    card = page.locator(".sv-cardhead:visible")
+    expect(card).to_have_count(1)
+    expect(card).to_contain_text("layers 0 to 1")
+    name = card.locator("b")
+    expect(name).to_have_text("params.decoder.attention.query")
+    tail = "(e) => e.firstChild.getBoundingClientRect().right - e.getBoundingClientRect().right"
+    assert abs(name.evaluate(tail)) < 2, "its tail is in sight"
 
 
 def pixels(page: Page) -> np.ndarray:

@@ -65,7 +65,7 @@ def test_by_keyboard_from_the_sign_to_the_place_and_back(page: Page, complaints)
     expect(rows(page)).to_have_count(0)
     expect(sign).to_be_focused()
     page.keyboard.press("Enter")
-    place = misspelt.get_by_role("button", name="x.embd", exact=True)
+    place = misspelt.get_by_role("button", name="No rule knows 'embd'")
     for _ in range(rows(page).count() * 2):
         if place.evaluate("(e) => e === document.activeElement"):
             break
@@ -111,7 +111,7 @@ def test_a_refused_field_counts_and_is_gone_to(page: Page, complaints):
     page.keyboard.press("Enter")
     kernel.answer()
     head(page).get_by_role("button", name="1 fails").click()
-    rows(page).first.get_by_role("button", name="Go to the field").click()
+    rows(page).first.get_by_role("button", name="refused").click()
     expect(page.get_by_label("Mesh axes", exact=True)).to_be_focused()
     kernel.made.close()
 

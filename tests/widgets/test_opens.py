@@ -8,6 +8,7 @@ import pytest
 import shardviz as sv
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import roofline
+from shardviz.explorer.session_view import session_view
 from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
 from shardviz.programs.failure import Failure
@@ -51,6 +52,27 @@ def test_arrays_and_models_take_a_mesh_and_rules():
     made = sv.explore(found, mesh="data=2, model=8")
     assert str(made.session.mesh) == "data=2, model=8"
     assert made.session.rules == found.rules
+
+
+def test_a_long_list_opens_as_an_audit_and_layout_says_how_many_it_leaves_out():
+    layers = [sv.array(f"layers.{i}.w", (64, 64), "embed mlp") for i in range(300)]
+    made = sv.explore([*layers, W_IN], mesh=MESH, rules=RULES)
+    assert (made.view["opens"], made.view["count"], made.view["beside"]) == ("Model", 1, 300)
+    made.session.edit("open", 7)
+    assert session_view(made.session.now)["view"]["beside"] == 299
+    assert "beside" not in sv.explore([NORM, W_IN], mesh=MESH, rules=RULES).view
+
+
+def test_layers_that_are_alike_are_one_card_until_one_is_edited():
+    layers = [sv.array(f"layers.{i}.w", (64, 64), "embed mlp") for i in range(4)]
+    made = sv.explore([*layers, W_IN], mesh=MESH, rules=RULES)
+    assert made.view["folds"] == [["w", "layers 0 to 3", [0, 1, 2, 3]]]
+    made.session.edit("spec", "model", 1)
+    folds = session_view(made.session.now)["view"]["folds"]
+    assert folds == [["w", "layers 0, 2 to 3", [0, 2, 3]]]
+    made.session.edit("shape", "64, x", 3)
+    folds = session_view(made.session.now)["view"]["folds"]
+    assert folds == [["w", "layers 0, 2", [0, 2]]]
 
 
 @pytest.mark.parametrize("thing", [lambda a: a, lambda a: sv.audit(a, RULES, MESH)])

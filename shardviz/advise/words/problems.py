@@ -22,7 +22,7 @@ from shardviz.advise.problems import (
     Stopped,
     UnmatchedNames,
 )
-from shardviz.axis_rules.words.rule_uses import few
+from shardviz.axis_rules.words.rule_uses import in_layers
 from shardviz.axis_rules.words.trees import difference_lines
 from shardviz.base.format import by_count, bytes_text, joined, listed, plural, shown
 from shardviz.compiled.words.stages import stopped_at
@@ -45,7 +45,7 @@ def dimension(array: str, name: object, dim: int) -> str:
 
 def no_layout(fact: NoLayout) -> str:
     """Describes arrays that cannot be laid out for the same reason."""
-    return f"{few(fact.paths)} cannot be laid out. {fact.reason}"
+    return f"{in_layers(fact.paths)} cannot be laid out. {fact.reason}"
 
 
 def misspelt_name(fact: MisspeltName) -> str:
@@ -57,7 +57,7 @@ def misspelt_name(fact: MisspeltName) -> str:
     "No rule knows 'embd' (in x and y). Did you mean 'embed'? Now 16 KiB of extra copies per device."
     """
     sentence = (
-        f"No rule knows {shown(fact.name)} (in {few(fact.paths)})."
+        f"No rule knows {shown(fact.name)} (in {in_layers(fact.paths)})."
         f" Did you mean {shown(fact.nearest)}?"
     )
     if fact.wasted:
@@ -93,7 +93,7 @@ def replicated(fact: Replicated) -> str:
     """
     verb = by_count(len(fact.paths), "is", "are")
     axes, size = fact.denied or fact.axes, bytes_text(fact.wasted)
-    head = f"{few(fact.paths)} {verb} not split over {joined(axes, 'or')}"
+    head = f"{in_layers(fact.paths)} {verb} not split over {joined(axes, 'or')}"
     if not fact.denied:
         return f"{head}: {size} of copies per device."
     names = by_count(len(axes), "a rule names it", "rules name them")
@@ -110,7 +110,7 @@ def no_names(fact: NoNames) -> str:
     count = len(fact.paths)
     verb, pronoun = by_count(count, "has", "have"), by_count(count, "it", "them")
     return (
-        f"{few(fact.paths)} {verb} no logical names, so no rule splits {pronoun}:"
+        f"{in_layers(fact.paths)} {verb} no logical names, so no rule splits {pronoun}:"
         f" {bytes_text(fact.wasted)} of copies per device."
     )
 

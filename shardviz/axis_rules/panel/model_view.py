@@ -88,6 +88,11 @@ class Leaves:
         )
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """The paths of the leaves."""
+        return frozenset(array.name for array in self.arrays)
+
+    @cached_property
     def kind_of(self) -> tuple[int, ...]:
         """The kind number of each leaf."""
         numbers: dict[Hashable, int] = {}

@@ -30,6 +30,7 @@ from shardviz.axis_rules.verdicts import (
     Verdict,
 )
 from shardviz.axis_rules.words.remedies import new_target
+from shardviz.axis_rules.words.rule_uses import in_layers
 from shardviz.base.format import (
     by_count,
     bytes_text,
@@ -366,4 +367,4 @@ def remedy_others(remedy: Remedy) -> str:
     """Lists the other arrays that a remedy changes."""
     if not remedy.others:
         return "changes no other array"
-    return f"changes {plural(len(remedy.others), 'other array')}: {joined(remedy.others, limit=3)}"
+    return f"changes {plural(len(remedy.others), 'other array')}: {in_layers(remedy.others)}"

@@ -128,6 +128,22 @@ def few(names: Iterable[str]) -> str:
     return joined(parts)
 
 
+def in_layers(paths: Iterable[str]) -> str:
+    """Names the first arrays with their layers in words, and counts the others.
+
+    >>> in_layers([f"{tree}.layers.{i}.wq" for tree in ("0", "mu", "nu") for i in range(4)])
+    '0.wq, layers 0 to 3, and 8 more'
+    >>> in_layers(["wi", "wo"])
+    'wi and wo'
+    """
+    folds = fold(paths, str)
+    names = [", ".join(layers.in_layers or (layers.name,)) for layers in folds]
+    if len(names) > 2:
+        more = sum(len(layers.items) for layers in folds[1:])
+        names[1:] = [f"{more:,} more"]
+    return (", and " if "," in names[0] else " and ").join(names)
+
+
 def _decided(row: Request, dim: int | None) -> str:
     """Names the rule, pattern or spec that decided a dimension or the whole array."""
     names, paths = row.resolution, row.by_path

@@ -2,7 +2,18 @@
 // One card per array. The selected card has the text fields, and the axes of each dimension.
 import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
-import { axisDot, axisTag, button, enable, fill, h, isNew, setText, toggle } from "./dom.js";
+import {
+  axisDot,
+  axisTag,
+  button,
+  enable,
+  fill,
+  h,
+  headCut,
+  isNew,
+  setText,
+  toggle,
+} from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @import { ArrayField } from "./messages" */
@@ -51,11 +62,12 @@ export class ArrayCards {
     const add = button("+ array", () => this.addArray(), adds);
     const removes = { ...link, "aria-label": "Remove the selected array" };
     this.remove = button("remove", () => this.removeArray(), removes);
-    this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
+    this.none = h("span", { class: "sv-muted" });
     const title = h("h3", { class: "sv-head", text: "Arrays" });
-    const head = h("div", { class: "sv-headrow" }, title, h("span", null, add, this.remove));
+    const edits = h("span", null, add, this.remove);
+    const head = h("div", { class: "sv-headrow" }, title, this.none, edits);
     this.hints = h("dl", { class: "sv-hints", "aria-label": "What else to open" });
-    this.node = h("div", { class: "sv-arrays" }, head, this.none, this.list, this.hints);
+    this.node = h("div", { class: "sv-arrays" }, head, this.list, this.hints);
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
   }
@@ -88,7 +100,9 @@ export class ArrayCards {
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected, axes));
     this.arrange(view.arrays.map(({ name }) => name));
     const current = this.cards[view.selected];
-    this.none.hidden = Boolean(current);
+    this.none.hidden = Boolean(current) && !view.beside;
+    const beside = `${view.beside.toLocaleString("en")} more in Model`;
+    setText(this.none, current ? beside : "The program takes no arrays.");
     enable(this.remove, Boolean(current));
     if (!current) return this.form.remove();
     if (this.form.parentNode !== current.node) current.node.append(this.form);
@@ -173,14 +187,15 @@ export class ArrayCards {
   card(index) {
     const parts = {
       name: h("b"),
+      layers: h("span", { class: "sv-muted" }),
       type: h("span", { class: "sv-type sv-mono sv-muted" }),
-      spec: h("div", { class: "sv-mono sv-muted sv-cardspec sv-cut" }),
+      spec: h("div", { class: "sv-mono sv-muted sv-cardspec" }),
       summary: h("div", { class: "sv-muted" }),
       warn: h("div", { class: "sv-warn sv-cut" }),
       problem: h("div", { class: "sv-error sv-cut" }),
     };
     const head = button("", () => this.select(index), { class: "sv-plain sv-cardhead" });
-    const line = h("div", { class: "sv-line" }, parts.name, parts.type);
+    const line = h("div", { class: "sv-line" }, parts.name, parts.layers, parts.type);
     head.append(line, parts.spec, parts.summary);
     const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);
     this.list.append(node);
@@ -196,7 +211,9 @@ export class ArrayCards {
   fillCard(card, a, selected, axes) {
     toggle(card.node, "sv-selected", selected);
     card.head.setAttribute("aria-pressed", String(selected));
-    setText(card.name, a.name);
+    card.node.hidden = a.folded;
+    headCut(card.name, a.title);
+    setText(card.layers, a.layers);
     card.head.title = [a.name, a.short, a.spec].join("  ");
     setText(card.type, selected ? a.bytes : a.short);
     const spec = a.spec || "no spec";

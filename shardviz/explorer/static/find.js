@@ -1,6 +1,6 @@
 // @ts-check
 // Finds arrays, rules, mesh axes, devices, collectives, lines, views and commands by name.
-import { OWN_KEYS, button, fill, h, setText } from "./dom.js";
+import { OWN_KEYS, button, fill, h, headCut, setText } from "./dom.js";
 import { named } from "./highlight.js";
 import { Popover } from "./popover.js";
 
@@ -170,7 +170,7 @@ export class Find {
           // Keep the focus in the input.
           on: { mousedown: (e) => e.preventDefault(), click: () => this.choose(i) },
         },
-        h("span", { class: "sv-cut", text: name, title: name }),
+        headCut(h("span", { title: name }), name),
         h("span", { class: "sv-muted", text: kind }),
       ),
     );

@@ -122,6 +122,10 @@ export interface SentView {
   notes?: string[];
   /** What else to open, as a name and a line of code; missing unless this is the example. */
   hints?: [string, string][];
+  /** Arrays that differ only in their layer. */
+  folds?: [title: string, layers: string, arrays: number[]][];
+  /** The number of the model's arrays that are not among these. */
+  beside?: number;
   /** The view to open; missing for Layout. */
   opens?: "Rules" | "Model" | "Program";
 }

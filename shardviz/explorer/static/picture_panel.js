@@ -2,7 +2,7 @@
 // The pictures of devices and arrays, linked to each other, with a sentence about them.
 import { ArraySteps } from "./array_steps.js";
 import { tabRow } from "./controls.js";
-import { button, h, setText, toggle } from "./dom.js";
+import { button, h, headCut, setText, toggle } from "./dom.js";
 import { named, onHosts } from "./highlight.js";
 import { keepLast } from "./keep_last.js";
 import { naturalOrder } from "./natural_order.js";
@@ -190,9 +190,9 @@ export class PicturePanel {
     const { view, arrays } = /** @type {Shown} */ (this.shown);
     const array = view.arrays.at(view.selected);
     const main = arrays[view.selected];
-    setText(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
-    const notes = [main?.facts?.note, main && !this.array.toScale && "not to scale"];
-    setText(this.notes, notes.filter(Boolean).join(" · "));
+    headCut(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
+    this.title.title = main && !this.array.toScale ? "Not to scale" : "";
+    setText(this.notes, main?.facts?.note ?? "");
   }
 
   /** @param {View} view @param {DrawnDevices} devices */
@@ -253,7 +253,7 @@ export class PicturePanel {
   /** Draws thumbnails of the arrays that are not selected. @param {Shown} shown */
   showThumbs({ view, arrays, theme }) {
     for (const [i, thumb] of this.small) {
-      if (i !== view.selected && arrays[i]) continue;
+      if (i !== view.selected && arrays[i] && !view.arrays[i].folded) continue;
       thumb.view.destroy();
       thumb.node.remove();
       this.small.delete(i);
@@ -261,11 +261,11 @@ export class PicturePanel {
     for (const i of naturalOrder(view.arrays.map(({ name }) => name))) {
       const array = view.arrays[i];
       const picture = arrays[i];
-      if (!picture || i === view.selected) continue;
+      if (!picture || i === view.selected || array.folded) continue;
       const thumb = this.small.get(i) ?? this.thumb(i);
       this.small.set(i, thumb);
       this.thumbs.append(thumb.node);
-      setText(thumb.caption, array.name);
+      headCut(thumb.caption, array.title);
       thumb.caption.title = `${array.name}  ${array.short}`;
       thumb.view.node.setAttribute("aria-label", `Array ${array.name}`);
       thumb.view.show(thumb.bare(picture), theme, { aspect: aspectOf(array, picture) });

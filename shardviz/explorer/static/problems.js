@@ -111,16 +111,17 @@ export class Problems {
       if (field) this.calls.field(place.array);
       else if (view) this.calls.go({ ...place, view });
     };
-    const name = at ?? (field ? "Go to the field" : [view, place.tab].filter(Boolean).join(", "));
-    const link = { class: "sv-link sv-place sv-mono", title: "Go there" };
+    const name = at ?? (field ? "the field" : [view, place.tab].filter(Boolean).join(", "));
+    const link = { class: "sv-plain sv-problemtext", title: `Go to ${name}` };
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
-    const visitLink = view || field ? button(name, visit, link) : null;
+    const words =
+      view || field ? button(text, visit, link) : h("span", { class: "sv-problemtext", text });
     const fit = () => this.calls.fit();
     return h(
       "div",
       { class: `sv-problem sv-${severity}`, role: "listitem" },
       h("span", { class: "sv-severity" }, h("i", { text: sign, "aria-hidden": "true" }), word),
-      h("span", { class: "sv-problemtext" }, `${text} `, visitLink),
+      words,
       mends && live ? button("Fix…", visit, { ...inside, "aria-label": `Fix ${name}` }) : null,
       offer && live ? button(`Change the mesh to ${offer}`, fit, inside) : null,
     );

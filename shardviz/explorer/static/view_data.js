@@ -22,8 +22,25 @@ export function readView(get) {
     notes: sent.notes ?? [],
     hints: sent.hints ?? [],
     selected: sent.selected,
-    arrays: Array.from({ length: sent.count }, (_, i) => readArray(get, i)),
+    beside: sent.beside ?? 0,
+    arrays: withFolds(
+      Array.from({ length: sent.count }, (_, i) => readArray(get, i)),
+      /** @type {import("./messages").SentView} */ (sent),
+    ),
   };
+}
+
+/**
+ * Lets one array of equal layers stand for all: the selected one, or the first.
+ * @param {ReturnType<typeof readArray>[]} arrays
+ * @param {import("./messages").SentView} sent
+ */
+function withFolds(arrays, { folds = [], selected }) {
+  for (const [title, layers, alike] of folds) {
+    const shown = alike.includes(selected) ? selected : alike[0];
+    for (const i of alike) Object.assign(arrays[i], { title, layers, folded: i !== shown });
+  }
+  return arrays;
 }
 
 /** @param {Get} get @param {number} i */
@@ -41,6 +58,9 @@ function readArray(get, i) {
     ...layout,
     ...derived(layout),
     name: sent.name,
+    title: sent.name,
+    layers: "",
+    folded: false,
     short: `${sent.type}[${sent.shape.join(", ")}]`,
     shape: sent.shape,
     bytes: sent.bytes,
