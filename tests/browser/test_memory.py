@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -12,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from shardviz.advise.candidates import Changes
 from shardviz.compiled.panel.report_view import memory_view
+from shardviz.compiled.report import Report
 from shardviz.explorer import html_page, planner
 from shardviz.explorer.protocol import Event
 from tests.browser.test_contract import Kernel
@@ -21,6 +23,7 @@ from tests.browser.values_page import as_script
 from tests.browser.views import open_tab
 from tests.widgets.changes_examples import found
 from tests.widgets.memory_examples import MIB, memory, peak, report
+from tests.widgets.stage_examples import REPORT, RESULTS
 
 pytestmark = pytest.mark.browser
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
@@ -80,6 +83,16 @@ def test_a_buffer_says_its_line_and_leads_to_its_value(page):
     assert page.evaluate("calls") == ["dot_general_0"]
     row.locator("summary").click()
     page.wait_for_function("panel.life.getAttribute('d') === ''")
+
+
+def test_before_a_compile_the_plan_estimates_also_if_the_partitioner_has_reported(page, tmp_path):
+    partitioned = Report("block", "CPU × 8, simulated", partitioned=REPORT.partitioned)
+    opened(page, tmp_path, dataclasses.replace(RESULTS, report=partitioned))
+    open_tab(page, "Memory")
+    shown = page.locator(".sv-memory")
+    expect(shown).to_contain_text("arguments and results")
+    expect(shown).to_contain_text("An estimate by the plan")
+    expect(page.get_by_role("button", name="What would lower it?")).to_have_count(0)
 
 
 def test_keys_go_along_the_order(page):

@@ -205,7 +205,7 @@ def test_a_row_of_all_layers_expands_with_the_mouse_and_the_keys(page, tmp_path)
     open_tab(page, "Collectives")
     found = rows(page)
     assert [r[0] for r in found] == ["16 MiB", "3 MiB"]
-    assert found[0][1:] == ["all-reduce × 16▸", "model", "block.py:59, 67 einsum, forward"]
+    assert found[0][1:] == ["all-reduce × 16▸", "model", "block.py:59, 67 einsum"]
     # Without a compile there is no column for what became of them.
     assert page.locator(".sv-ctable th").all_inner_texts() == [
         "total per step", "collective", "over", "from",
@@ -239,7 +239,7 @@ def test_all_causes_of_a_combined_collective_can_be_read(page, tmp_path):
     page.set_viewport_size({"width": 848, "height": 620})
     opened(page, tmp_path, RESULTS)
     open_tab(page, "Collectives")
-    page.locator(".sv-crow").filter(has_text="3 arrays in one").click()
+    page.locator(".sv-crow").filter(has_text="3 into 1").click()
     strip = page.get_by_label("The chosen collective")
     expect(strip.get_by_text(str(SUMS[2].cause))).to_be_visible()
     strip.get_by_text("And 2 more").click()

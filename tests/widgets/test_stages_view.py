@@ -133,7 +133,7 @@ def test_collectives_of_all_layers_share_a_row_with_their_lines_and_their_total(
     view = stages_view(StageResults(dataclasses.replace(PLAN, collectives=layer_sums(8)), 0))
     alike, other = view["groups"][0]
     assert (alike["times"], alike["lines"]) == ("× 16", "block.py:59, 67")
-    assert (alike["total"], alike["what"]) == ("16 MiB", "einsum, forward")
+    assert (alike["total"], alike["what"]) == ("16 MiB", "einsum")
     assert (other["times"], other["total"], other["numbers"]) == ("", "3 MiB", [16])
     # A loop counts once, as often as it runs.
     loop = stages_view(RESULTS)["groups"][0][-1]

@@ -150,7 +150,8 @@ class CollectiveTable:
         first, total = collectives[0], self._bytes(stage, numbers)
         known = first.trips is not None
         count = sum(collective.execution_count for collective in collectives)
-        words = [function_of(first.op), first.phase]
+        # The forward pass is the usual one.
+        words = [function_of(first.op), first.phase.replace("forward", "")]
         if first.members:
             words.insert(0, f"{plural(len(first.members), 'array')} in one")
         sent = set(self.shown[stage])
@@ -184,6 +185,7 @@ class CollectiveTable:
             "share": collective.bytes_in_all / self._most,
             "full": collective.rematerialises,
             "facts": wording.collective_facts(collective),
+            "shape": collective.shape,
             "causes": causes[:MOST_CAUSES],
             "moreCauses": max(0, len(causes) - MOST_CAUSES),
             "moved": self._names.argument(collective.cause),

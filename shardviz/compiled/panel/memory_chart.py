@@ -82,7 +82,7 @@ def estimate_view(plan: Plan) -> JsonDict:
 
     >>> from shardviz.base.mesh import make_mesh
     >>> estimate_view(Plan("f", make_mesh(data=2)))["parts"]
-    [['arguments and results', '0 B'], ['saved for the backward pass', '0 B']]
+    [['arguments and results', '0 B']]
     """
     names, total = PlainNames(plan), 0
     # Values of all layers share a row: their name, shape, line -> their sizes.
@@ -97,10 +97,14 @@ def estimate_view(plan: Plan) -> JsonDict:
         name, shape, source = place
         times = clause(" × {}", len(sizes) if len(sizes) > 1 else None)
         values.append([bytes_text(sum(sizes)), f"{name}{times}", shape, source])
-    parts = {"arguments and results": held_bytes(plan), words_of_memory.SAVED: total}
+    parts = [["arguments and results", bytes_text(held_bytes(plan))]]
+    note = words_of_memory.ESTIMATE
+    if values:
+        parts.append([words_of_memory.SAVED, bytes_text(total)])
+        note += f" {words_of_memory.LARGEST_SAVED}"
     return {
-        "note": words_of_memory.ESTIMATE,
-        "parts": [[name, bytes_text(size)] for name, size in parts.items()],
+        "note": note,
+        "parts": parts,
         "values": values[:MOST_SAVED],
         "more": max(0, len(values) - MOST_SAVED),
     }

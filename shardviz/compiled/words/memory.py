@@ -14,9 +14,9 @@ _SMALL = 10
 #: The name of a buffer that belongs to no value of the program.
 BY_XLA = "made by XLA"
 SAVED = "saved for the backward pass"
-ESTIMATE = (
-    "An estimate by the plan. XLA may compute saved values again instead, and needs more"
-    " for values that live shortly: compile for exact numbers."
+ESTIMATE = "An estimate by the plan: compile for exact numbers."
+LARGEST_SAVED = (
+    "XLA may compute saved values again instead of keeping them. The largest of them:"
 )
 
 

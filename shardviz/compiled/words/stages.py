@@ -169,11 +169,11 @@ REMATERIALISED = "full rematerialisation"
 def collective_facts(collective: Collective) -> str:
     """Describes a collective in one line.
 
-    The line has the group size, total bytes, number of combined arrays, forward or
-    backward pass, and shape, if they are known.
+    The line has the group size, total bytes, number of combined arrays, and forward or
+    backward pass, if they are known.
 
-    >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
-    '24 B in all · f32[2]'
+    >>> collective_facts(Collective("all-reduce", ("data",), 8, group_size=2, trips=3))
+    'groups of 2 · 24 B in all'
     """
     size = collective.group_size
     if not size and collective.groups:
@@ -183,7 +183,7 @@ def collective_facts(collective: Collective) -> str:
         facts.append(f"{bytes_text(collective.bytes_in_all)} in all")
     if collective.members:
         facts.append(f"{plural(len(collective.members), 'array')} in one")
-    return " · ".join(filter(None, [*facts, collective.phase, collective.shape]))
+    return " · ".join(filter(None, [*facts, collective.phase]))
 
 
 def times(count: int, known: bool = True) -> str:
@@ -197,11 +197,17 @@ def times(count: int, known: bool = True) -> str:
     return f"× {count:,}" if count > 1 else ""
 
 
+# The most lines of a file that are listed.
+_MOST_LINES = 3
+
+
 def lines(sources: Iterable[str]) -> str:
     """Lists lines, each file once.
 
     >>> lines(["block.py:67", "block.py:59", "block.py:67", "", "train.py:8"])
     'block.py:59, 67, train.py:8'
+    >>> lines([f"block.py:{line}" for line in range(8, 13)])
+    'block.py:8, 9, 10 +2'
     """
     by_file: dict[str, list[str]] = {}
     for source in dict.fromkeys(filter(None, sources)):
@@ -210,7 +216,8 @@ def lines(sources: Iterable[str]) -> str:
     texts = []
     for file, numbers in by_file.items():
         numbers.sort(key=lambda line: (len(line), line))  # longer numbers are larger
-        texts.append(f"{file}:{', '.join(numbers)}")
+        more = clause(" +{}", max(0, len(numbers) - _MOST_LINES))
+        texts.append(f"{file}:{', '.join(numbers[:_MOST_LINES])}{more}")
     return ", ".join(texts)
 
 

@@ -56,9 +56,11 @@ export class ChosenCollective {
     if (!c || !data) return;
     const alike = groupOf(data, this.key);
     const others = alike && alike.members > 1 && `1 of ${alike.members.toLocaleString("en")} alike`;
-    const facts = [`${c.bytes} per device`, time, others, c.facts].filter(Boolean).join(" · ");
+    const became = [alike?.became, ...(alike?.tags ?? [])];
+    const about = [`${c.bytes} per device`, time, others, c.facts, ...became];
+    const facts = about.filter(Boolean).join(" · ");
     const over = c.axes.length ? " over " : " ";
-    const line = h("code", { text: c.source, title: [c.op, ...c.stack].join("\n") });
+    const line = h("code", { text: c.source, title: [c.shape, c.op, ...c.stack].join("\n") });
     const [cause, ...causes] = c.causes;
     const count = causes.length + c.moreCauses;
     const more = h("details", { hidden: !count }, h("summary", { text: `And ${count} more` }));

@@ -27,7 +27,8 @@ const COMPILED = 2; // index of the compiled stage; propagated is 0
  * @property {string} bytes
  * @property {number} share
  * @property {boolean} full True for a full rematerialisation.
- * @property {string} facts Text with groups, total bytes, arrays, pass and shape.
+ * @property {string} facts Text with groups, total bytes, arrays and pass.
+ * @property {string} shape
  * @property {string[]} causes
  * @property {number} moreCauses
  * @property {string} moved The argument that the collective moves or whose gradient it sums, or "".
@@ -145,10 +146,10 @@ export class CollectivesPanel {
     const omitted = data.left_out[stage];
     /** @type {(Title | false)[]} */
     const titles = [
-      ["total per step", "116px"],
-      ["collective", "144px"],
-      ["over", collectives.some(({ axes }) => axes.length > 1) ? "146px" : "88px"],
-      differs && ["what became of it", "20%"],
+      ["total per step", "106px"],
+      ["collective", "138px"],
+      ["over", "90px"],
+      differs && ["what became of it", "18%"],
       "from",
     ];
     const style = `${differs ? "sv-c5" : "sv-c4"} ${state === "old" ? "sv-faded" : ""}`;
@@ -185,7 +186,7 @@ export class CollectivesPanel {
       { title: `${lines} ${what}` },
       h("code", { text: lines }),
       " ",
-      muted(what),
+      !differs && muted(what),
     );
     const bar = shareBar(share, this.colours(first));
     const cells = [h("td", { class: "sv-cbytes" }, bar, total)];

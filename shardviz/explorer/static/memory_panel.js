@@ -83,9 +83,11 @@ export class MemoryPanel {
     this.shown = [...now];
     const { chart, sentence, over, target, parts } = memory;
     const least = { sentence: planned?.memoryTitle ?? "", over: planned?.over };
-    const verdict = target === undefined || old ? least : { sentence, over };
+    // The partitioner's report has no memory.
+    const unknown = !chart && !parts.length;
+    const verdict = unknown || old ? least : { sentence, over };
     const fits = h("b", { class: verdict.over ? "sv-bad" : "", text: verdict.sentence });
-    if (target === undefined) return fill(this.node, fits, ...estimateRows(estimate));
+    if (unknown) return fill(this.node, fits, ...estimateRows(estimate));
     const about = old ? `  ${OUT_OF_DATE}. Below is the last one, for ${target}.` : `  ${target}`;
     const words = h("div", null, fits, muted(about), h("div", { text: chart?.sentence }));
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
