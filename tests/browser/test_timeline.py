@@ -64,7 +64,7 @@ def colour_at(page: Page, bar: int) -> str:
     return page.evaluate(
         """(i) => {
           const bar = panel.bars[i], ratio = window.devicePixelRatio;
-          const [x, y] = [bar.x + bar.w / 2, 18 + panel.rowOf(bar) * panel.lane + 6];
+          const [x, y] = [bar.x + bar.w / 2, 18 + bar.row * panel.lane + 6];
           const g = panel.canvas.getContext("2d");
           const [r, gr, b] = g.getImageData(x * ratio, y * ratio, 1, 1).data;
           return "#" + [r, gr, b].map((v) => v.toString(16).padStart(2, "0")).join("");

@@ -30,15 +30,10 @@ import { OUT_OF_DATE } from "./stages.js";
  *   axes, largest first.
  */
 
-/** @typedef {HeadlineData} Data */
-
 const WAITING = "Least times are being added up…";
 
 export class Headline {
-  /**
-   * @param {(part: string) => void} open shows the operations of a part
-   * @param {(target: string) => void} choose chooses a target
-   */
+  /** @param {(part: string) => void} open @param {(target: string) => void} choose */
   constructor(open, choose) {
     this.open = open;
     this.choose = choose;
@@ -48,32 +43,32 @@ export class Headline {
   }
 
   /**
-   * @param {Data} compiled
-   * @param {Data | undefined} planned the headline from the plan, for the current program and
-   *   target
+   * @param {HeadlineData} compiled
+   * @param {HeadlineData | undefined | null} planned the headline from the plan, for the current program
+   *   and target; null while it is being made
    * @param {Record<string, number>} axes the indices of the mesh axes
    * @param {boolean} old true if the program or its target was edited since the compile
    * @param {boolean} live whether a kernel answers
-   * @param {boolean} waiting whether the plan's headline is still being made
    */
-  show(compiled, planned, axes, old, live, waiting) {
-    if (!isNew(this, [compiled, planned, axes, old, live, waiting])) return;
+  show(compiled, planned, axes, old, live) {
+    if (!isNew(this, [compiled, planned, axes, old, live])) return;
     // A compile for this machine has no least times, so they are those of suggested hardware.
-    const complete = compiled.parts.length || (compiled.memory && !planned?.suggested);
+    const suggests = planned === null || planned?.suggested;
+    const complete = compiled.parts.length || (compiled.memory && !suggests);
     // Ignore a compile for another program or target.
     const data = complete && !old ? compiled : planned;
     const { node } = this;
     // Below it, nothing moves while it waits.
     if (node.querySelector(".sv-hbars")) this.high = node.offsetHeight;
-    node.style.minHeight = !data && waiting ? `${this.high}px` : "";
+    node.style.minHeight = data === null ? `${this.high}px` : "";
     node.hidden = false;
     node.title = data?.title ?? "";
-    if (!data && waiting) return fill(node, muted(WAITING));
+    if (data === null) return fill(node, muted(WAITING));
     if (!data && old) return fill(node, muted(OUT_OF_DATE));
     this.fillWith(data ?? compiled, axes, live);
   }
 
-  /** @param {Data} data @param {Record<string, number>} axes @param {boolean} live */
+  /** @param {HeadlineData} data @param {Record<string, number>} axes @param {boolean} live */
   fillWith(data, axes, live) {
     const { parts, note, where, suggested } = data;
     this.node.hidden = !parts.length && !note && !data.memory;
@@ -88,7 +83,7 @@ export class Headline {
     fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
   }
 
-  /** @param {Data["parts"][number]} part @param {Record<string, number>} axes */
+  /** @param {HeadlinePart} part @param {Record<string, number>} axes */
   bar({ name, label, seconds, share, over }, axes) {
     const words = `${label}: at least ${seconds}`;
     // One segment for the communication over each set of mesh axes.
@@ -109,7 +104,7 @@ export class Headline {
   }
 }
 
-/** The memory of the program, as a button that opens its peak. @param {Data} data @param {(part: string) => void} open */
+/** The memory of the program, as a button that opens its peak. @param {HeadlineData} data @param {(part: string) => void} open */
 function memory({ memory: text, memoryTitle: title, over }, open) {
   const style = `sv-plain sv-hmemory ${over ? "sv-bad" : ""}`;
   return text ? button(text, () => open("peak"), { class: style, title }) : "";

@@ -54,7 +54,7 @@ export class MemoryPanel {
   /** @param {Calls} calls */
   constructor(calls) {
     this.calls = calls;
-    /** @type {[Memory?, boolean?, object?, (object | null)?]} */ this.shown = [];
+    /** @type {[Memory?, boolean?, (object | null)?, (object | null)?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** Live bytes of each column. @type {number[]} */ this.totals = [];
     // The slider covers the chart; its thumb is the line at the selected moment.
@@ -73,7 +73,7 @@ export class MemoryPanel {
   /**
    * @param {Memory} memory
    * @param {boolean} old true if the program or its target was edited since the compile
-   * @param {import("./headline.js").HeadlineData} [planned] the plan's headline for the current program and target
+   * @param {import("./headline.js").HeadlineData | null} [planned] the plan's headline for the current program and target
    * @param {Estimate | null} [estimate] the estimate for the current program
    */
   show(memory, old, planned, estimate) {

@@ -312,9 +312,9 @@ export class ProgramPanel {
     this.stages.show(shown, about);
     const { report } = shown;
     const old = isOutOfDate(shown);
-    const waiting = shown.live && !isTimed(shown);
-    const planned = plannedHeadline(shown);
-    this.headline.show(stages.headline, planned, stages.axes, old, shown.live, waiting);
+    const none = shown.live ? null : undefined;
+    this.planned = isTimed(shown) ? shown.timeline.headline : none;
+    this.headline.show(stages.headline, this.planned, stages.axes, old, shown.live);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.showChanges();
     this.tabs.mark(this.tab);
@@ -376,7 +376,7 @@ export class ProgramPanel {
       if (this.put(this.memory.node)) this.bodyKey = "";
       const { memory } = shown.stages;
       const estimate = isOutOfDate(shown, 0) ? null : memory.estimate;
-      return this.memory.show(memory, isOutOfDate(shown), plannedHeadline(shown), estimate);
+      return this.memory.show(memory, isOutOfDate(shown), this.planned, estimate);
     }
     const { report, code, target } = shown;
     const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);
@@ -402,9 +402,4 @@ function isOutOfDate({ stages, view, target }, stage = 2) {
 /** Whether the timeline is for the current program and target. @param {Shown} shown */
 function isTimed({ timeline, view, target }) {
   return timeline.revision === view.revision && timeline.target === target.value;
-}
-
-/** Returns the headline from the plan, if it is for the current program and target. @param {Shown} shown */
-function plannedHeadline(shown) {
-  return isTimed(shown) ? shown.timeline.headline : undefined;
 }

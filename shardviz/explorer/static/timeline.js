@@ -49,8 +49,8 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  * Requests to the page: show a value, or select a collective or none.
  * @typedef {{value: (name: string) => void, choose: (key: string | null) => void}} Calls
  */
-/** An operation or collective, with the position and width of its bar in pixels. */
-/** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
+/** An operation or collective, with the lane of its bar, and its position and width in pixels. */
+/** @typedef {ReturnType<typeof readSpans>[number] & {row: number, x: number, w: number}} Bar */
 
 const LANE = { least: 30, most: 90, bar: 0.72 }; // heights in pixels; `bar` is a share of the lane's height
 const FOLDS = 18; // pixels above the lanes, for loop brackets
@@ -59,7 +59,6 @@ const MOST_TICKS = 6;
 const NEAR = 4; // a click this many pixels next to a bar still selects it
 const SCHEDULES = /** @type {const} */ (["serial", "overlapped"]);
 const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; the other lanes belong to collectives
-const LABELS = { serial: ["compute"], overlapped: ["arithmetic", "memory"] };
 /** The first action for the selected bar. */
 const ACTION = ":is(.sv-tlchosen, .sv-cstrip):not([hidden]) button";
 let timelines = 0;
@@ -112,8 +111,8 @@ export class TimelinePanel {
       this.makeBars();
     }
     const picture = h("div", { class: "sv-tlpicture" }, this.labels, this.lanes);
-    fill(this.node, this.schedules, picture, this.chosen, this.about);
-    this.choices(data);
+    fill(this.schedules, ...this.choices(data, theme), this.about);
+    fill(this.node, this.schedules, picture, this.chosen);
     this.showLabels(data);
     setText(this.notes, data.notes.join(" "));
     const high = (/** @type {number} */ lane) => `${FOLDS + lane * data.lanes.length + TICKS}px`;
@@ -121,35 +120,23 @@ export class TimelinePanel {
     this.describe();
   }
 
-  /** @param {TimelineData} data */
-  choices(data) {
-    const choices = SCHEDULES.map((schedule) => {
+  /** The buttons of the schedules. @param {TimelineData} data @param {Theme} theme */
+  choices(data, theme) {
+    return SCHEDULES.map((schedule, i) => {
       const { name, time, words } = data[schedule];
+      const turn = () => {
+        Object.assign(this, { schedule, shown: [], data: null });
+        this.show(data, theme);
+        /** @type {HTMLElement} */ (this.schedules.children[i]).focus();
+      };
       const pressed = { "aria-pressed": String(schedule === this.schedule), title: words };
-      const choice = button(
-        `${name} ${time}`,
-        () => {
-          this.schedule = schedule;
-          for (const node of choices) node.setAttribute("aria-pressed", String(node === choice));
-          this.showLabels(data);
-          this.makeBars();
-          this.describe();
-        },
-        pressed,
-      );
-      return choice;
+      return button(`${name} ${time}`, turn, pressed);
     });
-    fill(this.schedules, ...choices);
   }
 
   /** Whether operations run one after another, so that they have one lane. */
   get serial() {
     return this.schedule === "serial";
-  }
-
-  /** The position of a bar's lane from the top. @param {Bar} bar */
-  rowOf({ lane }) {
-    return this.serial ? Math.max(0, lane - 1) : lane;
   }
 
   /** Names the lanes of the schedule. @param {TimelineData} data */
@@ -158,9 +145,10 @@ export class TimelinePanel {
       const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
       return tags.length ? tags : ["unknown axes"];
     });
-    const texts = [...LABELS[this.schedule], ...axes, ...(this.serial ? ["live bytes"] : [])];
-    const nodes = texts.map((parts) => h("span", { class: "sv-tllabel" }, ...[parts].flat()));
-    fill(this.labels, ...nodes);
+    const rows = this.serial
+      ? ["compute", ...axes, "live bytes"]
+      : ["arithmetic", "memory", ...axes];
+    fill(this.labels, ...rows.map((row) => h("span", { class: "sv-tllabel" }, ...[row].flat())));
   }
 
   /** Creates one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
@@ -171,9 +159,10 @@ export class TimelinePanel {
         { ...span, time: span.arithmetic, lane: ARITHMETIC },
         { ...span, time: span.memory, lane: MEMORY },
       ].filter(({ time }) => time);
-    const split = (/** @type {typeof spans[number]} */ span) => !this.serial && isOperation(span);
-    const shown = spans.flatMap((span) => (split(span) ? parts(span) : [span]));
-    this.bars = shown.map((span) => ({ ...span, x: 0, w: 0 }));
+    const { serial } = this;
+    const shown = spans.flatMap((span) => (serial || !isOperation(span) ? [span] : parts(span)));
+    const row = (/** @type {number} */ lane) => (serial ? Math.max(0, lane - 1) : lane);
+    this.bars = shown.map((span) => ({ ...span, row: row(span.lane), x: 0, w: 0 }));
     this.at = this.indexOf(this.picked[0]);
   }
 
@@ -203,25 +192,21 @@ export class TimelinePanel {
     }
     const on = { g, theme, total, scale, width, lane, bottom: height - TICKS };
     paintTicks(on);
-    const grey = mix(theme.muted, theme.paper, 0.45);
-    data.lanes.forEach((axes, row) => {
-      const top = FOLDS + row * lane + 2;
-      const inRow = bars.filter((bar) => this.rowOf(bar) === row);
-      if (!inRow.length) return;
-      const numbers = data.lanes[inRow[0].lane].map(([, number]) => number);
-      const colours = numbers.map((number) => axisColour(number, theme));
-      paintLane(on, inRow, colours.length ? colours : [grey], top);
+    data.lanes.forEach((axes, i) => {
+      const inLane = bars.filter((bar) => bar.lane === i);
+      const colours = axes.map(([, number]) => axisColour(number, theme));
+      if (!colours.length) colours.push(mix(theme.muted, theme.paper, 0.45));
+      if (inLane.length) paintLane(on, inLane, colours, FOLDS + inLane[0].row * lane + 2);
     });
     if (this.serial) paintLive(on, bars, data.peak);
     // With overlap, a loop's collectives are not aligned with its operations.
-    const folded = this.serial ? bars : bars.filter((bar) => bar.lane === ARITHMETIC);
-    paintLoops(on, folded);
+    paintLoops(on, this.serial ? bars : bars.filter((bar) => bar.lane === ARITHMETIC));
     const at = bars[this.at];
     if (!at) return;
     g.strokeStyle = theme.text;
     g.lineWidth = 2;
     const tall = lane * LANE.bar + 2;
-    const top = FOLDS + this.rowOf(at) * lane + 1;
+    const top = FOLDS + at.row * lane + 1;
     g.strokeRect(Math.max(1, at.x - 1), top, Math.max(3, at.w + 1), tall);
   }
 
@@ -233,7 +218,7 @@ export class TimelinePanel {
     const far = (/** @type {Bar} */ bar) => Math.max(bar.x - x, x - bar.x - bar.w, 0);
     // Every bar has live bytes, in the last lane.
     const live = this.serial && lane === (this.data?.lanes.length ?? 0) - 1;
-    const inLane = (/** @type {Bar} */ bar) => live || this.rowOf(bar) === lane;
+    const inLane = (/** @type {Bar} */ bar) => live || bar.row === lane;
     const near = this.bars.flatMap((bar, i) => (inLane(bar) && far(bar) <= NEAR ? i : []));
     return near.sort((a, b) => far(this.bars[a]) - far(this.bars[b]) || a - b);
   }
