@@ -234,7 +234,7 @@ def _tags(collective: Collective, mesh: MeshSpec | None) -> list[str]:
     if crosses_hosts(collective, mesh):
         tags.append("crosses hosts")
     if collective.trips is None:
-        tags.append("in a loop of unknown length")
+        tags.append(wording.UNKNOWN_TRIPS)
     if collective.is_async:
         tags.append("async")
     if collective.between_slices:

@@ -164,6 +164,7 @@ def _other_kind(
 
 AS_PLANNED = "as planned"
 REMATERIALISED = "full rematerialisation"
+UNKNOWN_TRIPS = "in a loop of unknown length"
 
 
 def collective_facts(collective: Collective) -> str:
