@@ -48,9 +48,9 @@ def test_the_course_states_the_times_of_its_lessons_and_their_sum():
 def test_the_rates_that_the_course_states_are_those_counted_with():
     said = " ".join(COURSE.read_text().split())
     sentence = (
-        f"{minutes.PROSE} words of prose or output a minute, {minutes.CODE} words of code a minute,"
-        f" {minutes.PICTURE * 60:.0f} seconds for a picture, and {minutes.SOLVE} minutes for an"
-        " exercise beside reading its task"
+        f"{minutes.PROSE} words of prose or output per minute, {minutes.CODE} words of code per"
+        f" minute, {minutes.PICTURE * 60:.0f} seconds per picture, and {minutes.SOLVE} minutes per"
+        " exercise after reading its task"
     )
     assert sentence in said
 
