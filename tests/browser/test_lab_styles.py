@@ -57,7 +57,7 @@ def test_compare_is_legible_and_nothing_is_restyled(lab, theme, width):
         show_view(page, view)
         if view == "Program":
             open_tab(page, "Code")
-            expect(page.locator(".sv-code")).to_be_visible()
+            expect(page.locator(".sv-code").first).to_be_visible()
         assert page.evaluate(RESTYLED) == []
         numbers = page.evaluate(NUMBERS)
         assert len(numbers) >= 3

@@ -66,7 +66,7 @@ export class ArrayCards {
     const title = h("h3", { class: "sv-head", text: "Arrays" });
     const edits = h("span", null, add, this.remove);
     const head = h("div", { class: "sv-headrow" }, title, this.none, edits);
-    this.hints = h("dl", { class: "sv-hints", "aria-label": "What else to open" });
+    this.hints = h("div", { class: "sv-hints", role: "note", "aria-label": "What else to open" });
     this.node = h("div", { class: "sv-arrays" }, head, this.list, this.hints);
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
@@ -88,8 +88,8 @@ export class ArrayCards {
     const moved = this.selected !== view.selected;
     const { selected } = view;
     const hints = (view.undo ? [] : view.hints).map(([name, code]) => [
-      h("dt", { class: "sv-muted", text: name }),
-      h("dd", { class: "sv-mono", text: code }),
+      h("div", { class: "sv-muted", text: name }),
+      h("div", { class: "sv-mono", text: code }),
     ]);
     fill(this.hints, ...hints.flat());
     if (answers.settled) this.next = { selected, count: view.arrays.length };
