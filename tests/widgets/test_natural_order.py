@@ -13,10 +13,10 @@ const { entries, sortedRows, tree, treeRows } = await import(%s);
 const paths = JSON.parse(readFileSync(0, "utf8"));
 const kinds = paths.map(() => 0);
 const some = entries({ paths, kinds, folds: [], partners: [], words: "" }, false);
-const kindOf = () => ({ short: "", spec: "", dims: [], bytes: 1, waste: 0 });
+const kindOf = () => ({ short: "", spec: "", dims: [], bytes: 1, copies: 0 });
 const labels = (rows) => rows.map((row) => row.label);
 console.log(JSON.stringify({
-  tree: labels(treeRows(tree(some).root, new Set())),
+  tree: labels(treeRows(tree(some, []).root, new Set())),
   bytes: labels(sortedRows(some, kindOf, "bytes")),
   name: labels(sortedRows(some, kindOf, "name")),
   leaves: some.map((entry) => entry.leaf),
