@@ -168,7 +168,7 @@ needs_tpu = pytest.mark.skipif(
 @needs_tpu
 def test_changes_work_from_a_program_that_does_not_fit():
     ws, x = sv.array("ws", (8, 1024, 1024)), sv.array("x", (1 << 19, 1024), spec="data")
-    quick = jax.jit(wide_step, compiler_options={"exec_time_optimization_effort": -1.0})
+    quick = jax.jit(wide_step, compiler_options={"optimization_level": 9})
     program = sv.program(quick, ws, x, mesh="data=4")
     report = sv.compile(program, target="tpu:v5e:2x2")
     found = sv.changes(report, goal="memory")
