@@ -76,7 +76,7 @@ class MeshContext(Displayed):
 
     @property
     def entered(self) -> MeshSpec | None:
-        """The mesh that the innermost `with mesh:` entered, or None."""
+        """The mesh of the innermost `with` statement for a mesh, or None."""
         return self.legacy[-1] if self.legacy else None
 
     @property

@@ -115,7 +115,7 @@ class Constraint:
 
     @property
     def where(self) -> str:
-        """The call, its line and names, such as `unbox at model.py:12 on (batch)`."""
+        """The call with its source line and logical names."""
         at = self.source and f" at {self.source}"
         if self.names is None:
             return f"{self.call}{at}"
