@@ -59,7 +59,7 @@ DARK_LADDERS = (
 
 RAMP_STEPS = 256
 # Number of colours in a ladder.
-RUNGS = 5
+LADDER_COLOURS = 5
 # Share of the fill in an outline; the rest is the text colour.
 DEEP = 0.75
 
@@ -178,7 +178,7 @@ def ladder_shares(size: int) -> np.ndarray:
     position = np.arange(size)
     if size <= 2:
         return 0.25 + 0.5 * position
-    if size <= RUNGS or size > RAMP_STEPS:
+    if size <= LADDER_COLOURS or size > RAMP_STEPS:
         return position / (size - 1)
     climbs = -(-size // (4 if size <= 8 else 3))
     length = -(-size // climbs)

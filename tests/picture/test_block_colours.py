@@ -93,7 +93,7 @@ def test_a_ladder_is_climbed_once_by_up_to_five_and_in_order_by_very_many():
 
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
-def test_no_rung_is_near_the_red_of_errors(theme, vision):
+def test_no_colour_of_a_ladder_is_near_the_red_of_errors(theme, vision):
     far = FAR if vision == "normal" else FAR_TO_THE_COLOUR_BLIND
     for colour in itertools.chain(*theme.ladders):
         away = difference(lab(rgb(colour), vision), lab(rgb(theme.bad), vision))

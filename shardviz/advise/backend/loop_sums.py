@@ -331,6 +331,6 @@ def with_sums_after_loop(
 
 @dataclass(frozen=True)
 class _Equations:
-    """A stand-in for a jaxpr, with equations only."""
+    """The equations of a jaxpr, for code that reads only `eqns`."""
 
     eqns: list[Any]

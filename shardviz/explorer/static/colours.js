@@ -14,7 +14,7 @@
 const READABLE = 4.5; // the contrast that WCAG 2 requires for text
 const MOST_CACHED = 200;
 const RAMP_STEPS = 256; // as in `palette.py`; longer axes use a smooth ramp
-const RUNGS = 5; // colours in a ladder, as in `palette.py`
+const LADDER_COLOURS = 5; // colours in a ladder, as in `palette.py`
 const DEEP = 0.75; // share of the fill in a tile's outline
 const PALE = 0.24; // share of muted text colour in tiles without a block
 const NO_BLOCK = -1;
@@ -93,21 +93,21 @@ export function tileColours(count, theme, shades) {
   const [first = [NO_AXIS, 1, 1], ...further] = shades;
   const [, size, stride] = first;
   const many = count > RAMP_STEPS;
-  const rung = (/** @type {number} */ block) =>
-    block < 0 ? NO_BLOCK : rungOf(Math.floor(block / stride) % size, size);
+  const indexOf = (/** @type {number} */ block) =>
+    block < 0 ? NO_BLOCK : colourIndex(Math.floor(block / stride) % size, size);
   const ladder = ladderColours(first, theme);
   const fill = (/** @type {number} */ block) =>
     block < 0 ? mix(theme.muted, theme.paper, PALE) : ladder(block);
   const colours = {
     many,
     fill,
-    line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), rung),
-    text: cached((block) => textOn(fill(block), theme), rung),
+    line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), indexOf),
+    text: cached((block) => textOn(fill(block), theme), indexOf),
     bands: further.map((shade) => ladderColours(shade, theme)),
     pixel: cached((block) => {
       const [red, green, blue] = rgb(fill(block));
       return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
-    }, rung),
+    }, indexOf),
   };
   if (cache.size > MOST_CACHED) cache.clear();
   cache.set(key, colours);
@@ -122,19 +122,20 @@ export function tileColours(count, theme, shades) {
  */
 export function ladderColours([axis, size, stride], { ladders }) {
   const stops = ladders[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
-  const rung = (/** @type {number} */ block) => rungOf(Math.floor(block / stride) % size, size);
-  return cached((block) => between(stops, shareOf(rung(block), size)), rung);
+  const indexOf = (/** @type {number} */ block) =>
+    colourIndex(Math.floor(block / stride) % size, size);
+  return cached((block) => between(stops, shareOf(indexOf(block), size)), indexOf);
 }
 
 /** The index of a coordinate's colour, below 256. @param {number} at @param {number} size */
-function rungOf(at, size) {
+function colourIndex(at, size) {
   return size > RAMP_STEPS ? Math.floor((at * (RAMP_STEPS - 1)) / (size - 1)) : at;
 }
 
 /** As `ladder_shares` of palette.py. @param {number} at the number of a colour @param {number} size of the axis */
 function shareOf(at, size) {
   if (size <= 2) return 0.25 + 0.5 * at;
-  if (size <= RUNGS) return at / (size - 1);
+  if (size <= LADDER_COLOURS) return at / (size - 1);
   if (size > RAMP_STEPS) return at / (RAMP_STEPS - 1);
   const climbs = Math.ceil(size / (size <= 8 ? 4 : 3));
   const length = Math.ceil(size / climbs);
@@ -152,11 +153,11 @@ function between(stops, part) {
  * Caches a colour per coordinate, because many blocks share one.
  * @template Colour
  * @param {(block: number) => Colour} make
- * @param {(block: number) => number} rung
+ * @param {(block: number) => number} indexOf
  * @returns {(block: number) => Colour}
  */
-function cached(make, rung) {
+function cached(make, indexOf) {
   /** @type {Colour[]} */
   const colours = [];
-  return (block) => (colours[rung(block) - NO_BLOCK] ??= make(block));
+  return (block) => (colours[indexOf(block) - NO_BLOCK] ??= make(block));
 }

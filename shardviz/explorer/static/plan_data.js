@@ -72,7 +72,7 @@ export class PlanData {
   }
 
   /**
-   * Maps each value from which this value got axes to those axes; also maps the value itself to all
+   * Maps each value that passed axes on to this value to those axes; also maps the value itself to all
    * its axes.
    * @param {number} at
    * @returns {Map<number, number[]>}

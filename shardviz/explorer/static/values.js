@@ -247,7 +247,7 @@ export class ValuesPanel {
     const { plan, grid, rows } = this;
     if (!plan || !grid.isConnected) return;
     const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
-    // Maps each value from which the selected value got axes to these axes.
+    // Maps each value that passed axes on to the selected value to those axes.
     const sources = this.picked < 0 ? new Map() : plan.sources(this.picked);
     const visible = rows.slice(first, last);
     fill(this.inner, ...visible.map((row, i) => this.rowNode(plan, row, first + i, sources)));

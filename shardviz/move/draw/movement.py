@@ -1,6 +1,6 @@
 """Draws the steps of a collective as stills, film strips and text.
 
-A row is a device and a column is a chunk. The filled fraction of a cell shows how
+Each row is one device, each column one chunk. The filled fraction of a cell shows how
 complete the chunk is: half full if four of eight devices have contributed to a sum.
 """
 
