@@ -21,6 +21,7 @@ from tests.browser.watch import HEIGHT, WIDTH, Complaints, new_context
 
 OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
 START_S = 120
+STARTS = 3
 OPEN_MS = 120_000
 RUN_MS = 300_000
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
@@ -50,19 +51,33 @@ class LabServer:
         kernel: the id of the kernel that tests share; "" before it is started.
 
     Raises:
-        RuntimeError: if it does not come up, with the end of what it said.
+        RuntimeError: if it does not come up, with the end of its log.
     """
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "notebooks"
         self.token = secrets.token_hex(16)
-        self.port = free_port()
         self.pages: dict[float, Page] = {}
         self.kernel = ""
+        self._settings = folder / "app" / "settings"
         self._lines: collections.deque[str] = collections.deque(maxlen=200)
-        self._up = threading.Event()
+        self.root.mkdir(parents=True)
+        self._settings.mkdir(parents=True)
+        (self._settings / "overrides.json").write_text(json.dumps(SETTINGS))
+        # Another process may take the port before this server does; then it exits, and tries again.
+        for _ in range(STARTS):
+            self._start(folder)
+            if self._serves.is_set():
+                return
+        raise RuntimeError("JupyterLab did not start:\n" + self.said())
+
+    def _start(self, folder: Path) -> None:
+        """Starts the process at a free port, and waits until it serves or has ended."""
+        self.port = free_port()
+        self._serves = threading.Event()
+        self._checked = threading.Event()
         self._process = subprocess.Popen(
-            self._command(folder),
+            self._command(),
             env=environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -71,9 +86,9 @@ class LabServer:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._up.wait(START_S) or self._process.poll() is not None:
+        self._checked.wait(START_S)
+        if not self._serves.is_set():
             self.stop()
-            raise RuntimeError("JupyterLab did not start:\n" + self.said())
 
     @property
     def url(self) -> str:
@@ -101,14 +116,11 @@ class LabServer:
         for line in self._process.stdout:
             self._lines.append(line.rstrip())
             if "is running at" in line:
-                self._up.set()
-        self._up.set()  # it has ended: whoever waits should look
+                self._serves.set()
+                self._checked.set()
+        self._checked.set()  # the process has ended
 
-    def _command(self, folder: Path) -> list[str]:
-        self.root.mkdir(parents=True)
-        settings = folder / "app" / "settings"
-        settings.mkdir(parents=True)
-        (settings / "overrides.json").write_text(json.dumps(SETTINGS))
+    def _command(self) -> list[str]:
         options = {
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
@@ -118,7 +130,7 @@ class LabServer:
             "ServerApp.disable_check_xsrf": True,
             "ServerApp.root_dir": self.root,
             "IdentityProvider.token": self.token,
-            "LabApp.app_settings_dir": settings,
+            "LabApp.app_settings_dir": self._settings,
             "LabApp.expose_app_in_browser": True,
             "LabApp.extension_manager": "readonly",
             "LabApp.news_url": "None",
@@ -187,17 +199,18 @@ class Lab:
         self.complaints[:] = before
 
     def _page(self, scale: float) -> Page:
-        """The page of that scale, loaded where it is not yet."""
+        """The page of that scale, loaded if it is not yet."""
         pages, server = self.server.pages, self.server
-        if new := scale not in pages or pages[scale].is_closed():
-            pages[scale] = new_context(self._browser, scale=scale).new_page()
-        page = pages[scale]
+        new = scale not in pages or pages[scale].is_closed()
+        page = new_context(self._browser, scale=scale).new_page() if new else pages[scale]
         if page not in self._pages:
-            self._pages.append(page)
             self._watched.enter_context(self.complaints.watching(page))
         if new:
             page.goto(f"{server.url}/doc?reset&token={server.token}")
             page.wait_for_function(LOADED, timeout=OPEN_MS)
+            pages[scale] = page
+        if page not in self._pages:
+            self._pages.append(page)
         return page
 
 
