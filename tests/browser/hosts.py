@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.browser.lab import environment, free_port, notebook
+from tests.browser.lab import environment, notebook
+from tests.ports import free_port
 
 START_S = 120
 NOTEBOOK, MARIMO = "notebook", "marimo"

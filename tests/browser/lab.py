@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page
 
 from tests.browser.watch import HEIGHT, WIDTH, Complaints, new_context
+from tests.ports import free_port
 
 OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
 START_S = 120
@@ -285,13 +285,6 @@ def lab_server(folder: Path) -> Iterator[LabServer]:
         yield server
     finally:
         server.stop()
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 HEARTBEAT = 10  # seconds
@@ -68,7 +69,7 @@ def run_cases(
         kill_last: the process that is killed when the others have ended, if it has not.
         environment: further environment variables.
     """
-    port, begun = _free_port(), time.monotonic()
+    port, begun = free_port(), time.monotonic()
     own = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     own |= {"XLA_FLAGS": "", **(environment or {})}
     each = devices or 8 // count
@@ -116,12 +117,6 @@ def _cases(log: str) -> tuple[dict[str, Any], float]:
             seconds, name, text = line.removeprefix(_MARK).split(" ", 2)
             found[name], when = json.loads(text), float(seconds)
     return found, when
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def main(
