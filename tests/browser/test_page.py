@@ -182,3 +182,12 @@ def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
     expect(page.locator(".sv-stage").nth(1)).not_to_have_attribute("data-state", "none")
     assert page.locator(".shardviz-explorer img").count() == 0
     assert dialogs == []
+
+
+def test_shortcuts_of_jupyterlab_are_off_for_whatever_has_the_focus(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    open_tab(page, "Collectives")
+    row = page.locator(".sv-crow").first
+    row.click()
+    expect(row).to_be_focused()
+    expect(row).to_have_attribute("data-lm-suppress-shortcuts", "true")

@@ -2,7 +2,7 @@
 // Explains how rules split one dimension of an array.
 // It shows the array's dimensions, a sentence, the matching rules, and edits that would split it.
 import { axisColour } from "./colours.js";
-import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
+import { axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
 
 /**
  * The explanation of one dimension, from `rules_view.py`; `key` is `array:dimension`.
@@ -93,12 +93,7 @@ export class Cascade {
     this.fold = button("", () => this.turn(), { class: "sv-link sv-fold", hidden: true });
     this.otherLines = h("div", { class: "sv-lines sv-otherlines", role: "list" });
     this.remedies = h("div", { class: "sv-remedies", role: "list", "aria-label": "Remedies" });
-    const status = h(
-      "div",
-      { role: "status", "aria-live": "polite" },
-      this.appliedNote,
-      this.reason,
-    );
+    const status = h("div", { role: "status" }, this.appliedNote, this.reason);
     const rules = [this.lines, this.fold, this.otherLines];
     this.node = h("div", { class: "sv-cascade" }, this.dims, status, ...rules, this.remedies);
   }
@@ -130,7 +125,7 @@ export class Cascade {
     const words = state ? [h("span", { class: style, text: state })] : [];
     const axesNode = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
     const length = h("span", { class: "sv-mono sv-muted", text: size.toLocaleString("en") });
-    const about = { type: "button", role: "radio", class: "sv-plain sv-dimcard", ...OWN_KEYS };
+    const about = { type: "button", role: "radio", class: "sv-plain sv-dimcard" };
     const on = { click: () => this.choose(i) };
     return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), axesNode);
   }

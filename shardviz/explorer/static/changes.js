@@ -1,7 +1,7 @@
 // @ts-check
 // Changes that would remove a collective, make it cheaper, or lower peak memory.
 // A button starts the search; each proposed change was compiled.
-import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
+import { button, copyButton, fill, h, isNew } from "./dom.js";
 
 /**
  * Proposed changes that would remove a collective or lower peak memory, from `changes_view.py`.
@@ -30,7 +30,7 @@ export class ChangesList {
     this.key = "";
     const small = { class: "sv-button sv-small" };
     this.button = button(question, () => calls.ask(this.of), small);
-    const label = { role: "region", "aria-label": "Changes", tabindex: "0", ...OWN_KEYS };
+    const label = { role: "region", "aria-label": "Changes", tabindex: "0" };
     this.node = h("div", { class: "sv-changes", hidden: true, ...label });
   }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // Text fields and menus. Answers from the kernel never overwrite text that is being typed.
-import { OWN_KEYS, fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
+import { fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
 
 /** @import { Option } from "./messages" */
 
@@ -39,12 +39,10 @@ export class Field {
     this.state = new Touched();
     this.input = h("input", {
       "aria-label": label,
-      spellcheck: "false",
       autocomplete: "off",
       autocapitalize: "off",
       placeholder: options.placeholder,
       class: "sv-input sv-mono",
-      ...OWN_KEYS,
       on: {
         input: () => {
           this.state.touched = true;
@@ -92,9 +90,7 @@ export function searchField(label, placeholder, input) {
     type: "search",
     "aria-label": label,
     placeholder,
-    spellcheck: "false",
     "data-keep": "true",
-    ...OWN_KEYS,
     on: { input, keydown: keepKey },
   });
 }
@@ -111,7 +107,6 @@ export class Choice {
     this.select = h("select", {
       "aria-label": label,
       class: "sv-select",
-      ...OWN_KEYS,
       on: {
         change: () => {
           this.touched = true;
@@ -169,7 +164,6 @@ export function tabRow(names, props, style, open) {
       role: "tab",
       class: style,
       text: name,
-      ...OWN_KEYS,
       on: { click: () => open(name) },
     }),
   );

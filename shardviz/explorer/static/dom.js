@@ -80,7 +80,6 @@ export function button(text, act, props = {}) {
     type: "button",
     class: "sv-button",
     text,
-    ...OWN_KEYS,
     on: { click: act },
     ...props,
   });
@@ -129,8 +128,11 @@ export function copyButton(name, text, props, failed) {
   return node;
 }
 
-/** Attribute that suppresses JupyterLab's keyboard shortcuts while the element has the focus. */
-export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
+/** Calls a function whenever an element's size changes, also at first. @param {Element} node @param {() => void} changed */
+export function onResize(node, changed) {
+  // It goes with the element, so nothing has to disconnect it.
+  new ResizeObserver(changed).observe(node);
+}
 
 /** Returns the focused element in the document or shadow root of a node. @param {Node} node */
 export function focusedNear(node) {

@@ -5,7 +5,7 @@ import { ArrayCards } from "./array_cards.js";
 import { dragAxes } from "./axis_drag.js";
 import { Compare } from "./compare.js";
 import { answers } from "./controls.js";
-import { OWN_KEYS, h, setText, toggle } from "./dom.js";
+import { h, setText, toggle } from "./dom.js";
 import { Find, everything, readQuery } from "./find.js";
 import { Highlight } from "./highlight.js";
 import { IntentQueue } from "./intents.js";
@@ -137,10 +137,10 @@ class Page {
       "div",
       {
         class: "shardviz-explorer sv-page",
-        ...OWN_KEYS,
+        spellcheck: "false",
         on: {
           keydown: (e) => this.key(e),
-          focusin: () => this.bursts++,
+          focusin: (e) => this.focused(e),
           // The second click of a double click on Full screen meets text, and would select it.
           mousedown: (e) => e.detail > 1 && e.timeStamp - this.filledAt < 600 && e.preventDefault(),
           change: () => this.intents.commit(), // on Enter, or when the field is left
@@ -288,6 +288,12 @@ class Page {
     this.filledAt = performance.now();
     toggle(this.root, "sv-fullscreen", on);
     this.bar.showFull(on);
+  }
+
+  /** Takes the keys of the focused element from JupyterLab's shortcuts. @param {FocusEvent} e */
+  focused({ target }) {
+    this.bursts++;
+    if (target instanceof Element) target.setAttribute("data-lm-suppress-shortcuts", "true");
   }
 
   /** Handles the keys for undo and redo, except in text fields, which have their own undo. @param {KeyboardEvent} e */
@@ -477,8 +483,6 @@ class Page {
   destroy() {
     this.intents.stop();
     this.watch.stop();
-    this.leaves.destroy();
-    this.panel.destroy();
     this.program.destroy();
     this.root.remove();
   }

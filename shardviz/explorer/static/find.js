@@ -1,6 +1,6 @@
 // @ts-check
 // Finds arrays, rules, mesh axes, devices, collectives, lines, views and commands by name.
-import { OWN_KEYS, button, fill, h, headCut, setText } from "./dom.js";
+import { button, fill, h, headCut, setText } from "./dom.js";
 import { named } from "./highlight.js";
 import { Popover } from "./popover.js";
 
@@ -100,11 +100,9 @@ export class Find {
       "aria-expanded": "true",
       "aria-controls": id,
       "aria-autocomplete": "list",
-      spellcheck: "false",
       autocomplete: "off",
       placeholder: hint,
       "data-keep": "true",
-      ...OWN_KEYS,
       on: { input: () => this.filter(), keydown: (e) => this.key(e) },
     });
     this.list = h("div", { class: "sv-found", role: "listbox", id, "aria-label": "Found" });

@@ -3,7 +3,7 @@
 // Below are the bytes of arguments, outputs and so on.
 import { ChangesList } from "./changes.js";
 import { muted, mutedNote } from "./collectives.js";
-import { OWN_KEYS, axisTag, button, fill, h, svg } from "./dom.js";
+import { axisTag, button, fill, h, svg } from "./dom.js";
 import { bytesText } from "./model_rows.js";
 import { pairs } from "./report_tabs.js";
 import { OUT_OF_DATE } from "./stages.js";
@@ -59,7 +59,7 @@ export class MemoryPanel {
     /** Live bytes of each column. @type {number[]} */ this.totals = [];
     // The slider covers the chart; its thumb is the line at the selected moment.
     const on = { input: () => this.go(Number(this.slider.value)) };
-    const name = { "aria-label": "Memory over the program's order", ...OWN_KEYS };
+    const name = { "aria-label": "Memory over the program's order" };
     this.slider = h("input", { type: "range", min: "0", ...name, on });
     this.picture = h("div", { class: "sv-memchart" });
     /** A line over the chart for the lifetime of the expanded buffer. */

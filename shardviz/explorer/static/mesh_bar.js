@@ -2,7 +2,7 @@
 // The bar at the top: mesh, target, hosts, axis types, presets, and buttons such as undo.
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
-import { OWN_KEYS, axisDot, button, drawn, focusedNear } from "./dom.js";
+import { axisDot, button, drawn, focusedNear } from "./dom.js";
 import { enable, h, iconButton, setIcon, toggle } from "./dom.js";
 
 /** @import { Menus, Option, Target } from "./messages" */
@@ -185,7 +185,7 @@ class AxisChip {
     const parts = [this.dot, h("b", { text: name }), this.size.node, remove];
     const props = { class: "sv-chip", role: "group", tabindex: 0, "data-axis": name };
     const on = { keydown: (/** @type {KeyboardEvent} */ e) => this.key(e) };
-    this.node = h("span", { ...props, ...OWN_KEYS, on }, ...parts);
+    this.node = h("span", { ...props, on }, ...parts);
   }
 
   /** @param {MeshAxis} axis @param {number} number @param {string} words about the axis type */

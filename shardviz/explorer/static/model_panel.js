@@ -1,8 +1,8 @@
 // @ts-check
 // The Model view: a bar for memory, a tree of leaves, and the effects of constraints.
 import { Choice, searchField } from "./controls.js";
-import { OWN_KEYS, button, fill, h, headCut, rowAfter, rowsInSight } from "./dom.js";
-import { scrollToRow, setText, toggle } from "./dom.js";
+import { button, fill, h, headCut, rowAfter, rowsInSight } from "./dom.js";
+import { onResize, scrollToRow, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
@@ -127,7 +127,6 @@ export class ModelPanel {
         role: "treegrid",
         "aria-label": "Leaves",
         tabindex: "0",
-        ...OWN_KEYS,
         on: { scroll: () => this.paint(), keydown: (e) => this.key(e) },
       },
       head,
@@ -137,16 +136,11 @@ export class ModelPanel {
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
     this.toLayout = button("Open in Layout", () => this.openPicked(this.calls.open), inside);
     this.toRules = button("Fix…", () => this.openPicked(this.calls.fix), inside);
-    const foot = { class: "sv-modelfoot", role: "status", "aria-live": "polite" };
+    const foot = { class: "sv-modelfoot", role: "status" };
     this.foot = h("div", foot, this.words, this.toLayout, this.toRules);
     const top = h("div", { class: "sv-headrow" }, this.title, tools);
     this.node = h("div", { class: "sv-model" }, top, memory, this.list, this.foot);
-    this.observer = new ResizeObserver(() => this.paint(true));
-    this.observer.observe(this.list);
-  }
-
-  destroy() {
-    this.observer.disconnect();
+    onResize(this.list, () => this.paint(true));
   }
 
   foldLayers() {

@@ -1,7 +1,7 @@
 // @ts-check
 // Draws one step of a collective: the devices of a replica group, and their chunks of data.
 import { axisColour, mix, textOn } from "./colours.js";
-import { OWN_KEYS, h, svg } from "./dom.js";
+import { h, onResize, svg } from "./dom.js";
 import { bitCount } from "./movement_steps.js";
 
 /** @typedef {import("./movement_steps.js").MovementSteps} MovementSteps */
@@ -32,7 +32,7 @@ const [PALEST, FULLEST] = [0.2, 0.75]; // share of the axis colour in the colour
 export class MovementPicture {
   constructor() {
     this.drawing = svg("svg", { class: "sv-movement", "aria-hidden": "true" });
-    const about = { role: "img", tabindex: "0", class: "sv-movementbox", ...OWN_KEYS };
+    const about = { role: "img", tabindex: "0", class: "sv-movementbox" };
     this.node = h("div", about, this.drawing);
     this.moving = svg("g");
     /** Set by the first call of `show`. @type {MovementSteps} */
@@ -41,8 +41,7 @@ export class MovementPicture {
     this.step = 0;
     this.size = { w: 0, h: 0 };
     /** @type {Places | null} */ this.places = null;
-    this.observer = new ResizeObserver(() => this.resized());
-    this.observer.observe(this.node);
+    onResize(this.node, () => this.resized());
   }
 
   /** @param {MovementSteps} steps @param {number} step @param {import("./colours.js").Theme} theme */
@@ -201,10 +200,6 @@ export class MovementPicture {
       }
       return [cell];
     });
-  }
-
-  destroy() {
-    this.observer.disconnect();
   }
 }
 

@@ -254,7 +254,6 @@ export class PicturePanel {
   showThumbs({ view, arrays, theme }) {
     for (const [i, thumb] of this.small) {
       if (i !== view.selected && arrays[i] && !view.arrays[i].folded) continue;
-      thumb.view.destroy();
       thumb.node.remove();
       this.small.delete(i);
     }
@@ -344,12 +343,6 @@ export class PicturePanel {
       });
     }
     view.mark(marks);
-  }
-
-  destroy() {
-    this.devices.destroy();
-    this.array.destroy();
-    for (const thumb of this.small.values()) thumb.view.destroy();
   }
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // Shows a Picture with zooming, panning and pointing, by mouse and keyboard.
-import { OWN_KEYS, h, iconButton, toggle } from "./dom.js";
+import { h, iconButton, onResize, toggle } from "./dom.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -31,7 +31,7 @@ export class PictureView extends PicturePainter {
     /** True after a click in the picture; the wheel then zooms instead of scrolling the page. */
     this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
-    const about = { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS };
+    const about = { class: "sv-canvas", ...role, "aria-label": label };
     this.node = h("div", { ...about, on: this.listeners() }, this.base, this.over, this.tip);
     /** Shown above the picture, which it would cover, if part of the picture is out of view. */
     this.fitter = iconButton("fit", "Fit", () => {
@@ -42,8 +42,7 @@ export class PictureView extends PicturePainter {
     this.cursor = -1;
     /** @type {{x: number, y: number, ox: number, oy: number, moved: boolean} | null} */
     this.drag = null;
-    this.observer = new ResizeObserver(() => this.resized());
-    this.observer.observe(this.node);
+    onResize(this.node, () => this.resized());
   }
 
   fitAll() {
@@ -54,11 +53,6 @@ export class PictureView extends PicturePainter {
   showNow() {
     this.paint();
     this.fitter.hidden = this.fitted;
-  }
-
-  destroy() {
-    this.motion = null;
-    this.observer.disconnect();
   }
 
   /**

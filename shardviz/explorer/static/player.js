@@ -24,7 +24,7 @@ export class Player {
       moving: (step, part) => this.move(step, part),
     });
     this.title = h("span", { class: "sv-ptitle sv-cut" });
-    this.words = h("div", { class: "sv-pwords", role: "status", "aria-live": "polite" });
+    this.words = h("div", { class: "sv-pwords", role: "status" });
     this.facts = h("div", { class: "sv-pfacts sv-muted sv-cut" });
     const names = { class: "sv-button sv-small", "aria-label": "Close player" };
     const head = h("div", { class: "sv-phead" }, button("Back", close, names), this.title);
@@ -89,11 +89,6 @@ export class Player {
   move(step, part) {
     setText(this.words, this.steps?.data.steps[step - 1]?.words ?? "");
     this.picture.move(step, part);
-  }
-
-  destroy() {
-    this.transport.destroy();
-    this.picture.destroy();
   }
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // A popover over the page. It closes on Escape, on a click elsewhere, or if the focus leaves it.
-import { OWN_KEYS, focusedNear, h } from "./dom.js";
+import { focusedNear, h } from "./dom.js";
 
 export class Popover {
   /**
@@ -17,7 +17,7 @@ export class Popover {
       focusout: () => window.setTimeout(() => this.focused || this.close(false)),
     };
     const about = { role: "dialog", "aria-label": name, tabindex: "-1", hidden: true };
-    this.node = h("div", { class: `sv-popover ${style}`, ...about, ...OWN_KEYS, on });
+    this.node = h("div", { class: `sv-popover ${style}`, ...about, on });
   }
 
   get focused() {

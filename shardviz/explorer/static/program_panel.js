@@ -3,7 +3,7 @@
 import { ChosenCollective, find } from "./chosen.js";
 import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { button, fill, h, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
 import { MemoryPanel } from "./memory_panel.js";
 import { reportTab, runAgain } from "./report_tabs.js";
@@ -44,7 +44,6 @@ export class ProgramPanel {
     this.status = h("span", {
       class: "sv-status sv-muted sv-cut",
       role: "status",
-      "aria-live": "polite",
     });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.stages = new StageRow(
@@ -77,7 +76,7 @@ export class ProgramPanel {
     /** The collective, stages and target of the requested steps. @type {[string, object | null, string]} */
     this.playedOf = ["", null, ""];
     this.tabs = tabRow(TABS, { class: "sv-tabs" }, "sv-tab", (name) => this.open(name));
-    this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
+    this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0" });
     this.tab = "Timeline";
     this.picked = false;
     this.bodyKey = "";
@@ -388,9 +387,7 @@ export class ProgramPanel {
   destroy() {
     this.clock.stop();
     this.stages.clock.stop();
-    this.values.destroy();
-    this.timeline.destroy();
-    this.player.destroy();
+    this.player.transport.destroy();
   }
 }
 

@@ -2,7 +2,7 @@
 // The Rules view: the rule table as text, next to the explanation of one dimension.
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey, showError } from "./controls.js";
-import { OWN_KEYS, fill, h, isNew, setText, toggle } from "./dom.js";
+import { fill, h, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
 
 /** @import { Cell } from "./cascade.js" */
@@ -57,10 +57,8 @@ export class RuleTable {
     this.text = h("textarea", {
       class: "sv-rules sv-mono",
       "aria-label": "Rules",
-      spellcheck: "false",
       wrap: "off",
       autocapitalize: "off",
-      ...OWN_KEYS,
       placeholder: "batch -> data",
       on: {
         input: () => this.typed(),

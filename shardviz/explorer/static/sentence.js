@@ -1,7 +1,7 @@
 // @ts-check
 // The sentence below the pictures.
 // It describes the tile under the pointer, or how and why the selected array is split.
-import { button, fill, h, toggle } from "./dom.js";
+import { button, fill, h, onResize, toggle } from "./dom.js";
 import { listed, named, onHosts } from "./highlight.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -17,10 +17,10 @@ export class Sentence {
   constructor(highlight, fix) {
     this.highlight = highlight;
     this.fix = fix;
-    this.node = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
+    this.node = h("div", { class: "sv-sentence", role: "status" });
     this.why = h("div", { class: "sv-why" });
     /** @type {ArrayView["dims"][]} */ this.reasons = [];
-    new ResizeObserver(() => this.fit()).observe(this.node);
+    onResize(this.node, () => this.fit());
   }
 
   /** @param {View} view */

@@ -4,7 +4,7 @@
 // With overlap, arithmetic and memory have a lane each, and live bytes are not known.
 import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
-import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
+import { axisTag, button, fill, h, onResize, setText } from "./dom.js";
 
 /**
  * The least times in program order, or why there are none, from `timeline_view.py`. `revision` is
@@ -86,15 +86,14 @@ export class TimelinePanel {
       click: (/** @type {MouseEvent} */ e) => this.choose(this.under(e)[0] ?? -1),
       pointermove: (/** @type {MouseEvent} */ e) => this.point(this.under(e)),
     };
-    const list = { role: "listbox", "aria-label": "Operations", tabindex: "0", ...OWN_KEYS, on };
+    const list = { role: "listbox", "aria-label": "Operations", tabindex: "0", on };
     this.lanes = h("div", { class: "sv-tllanes", ...list }, this.canvas, this.option);
     this.chosen = h("div", { class: "sv-tlchosen" });
     this.notes = h("p");
     const about = h("summary", { text: "About these times" });
     this.about = h("details", { class: "sv-muted" }, about, this.notes);
     this.node = h("div", { class: "sv-timeline" });
-    this.watch = new ResizeObserver(() => this.paint());
-    this.watch.observe(this.lanes);
+    onResize(this.lanes, () => this.paint());
   }
 
   /** @param {NoTimeline | TimelineData} data @param {Theme} theme */
@@ -310,10 +309,6 @@ export class TimelinePanel {
     const times = this.bars.map((bar) => (bar.lane === lane ? bar.time : -1));
     this.choose(times.indexOf(Math.max(...times)));
     this.lanes.focus();
-  }
-
-  destroy() {
-    this.watch.disconnect();
   }
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // Controls for stepping through an animation: back, play, forward, and a slider.
-import { OWN_KEYS, h, iconButton, setIcon, setText } from "./dom.js";
+import { h, iconButton, setIcon, setText } from "./dom.js";
 
 /**
  * Callbacks: `changed` is called after each step, `moving` during a step with progress from 0 to 1.
@@ -33,7 +33,6 @@ export class Transport {
       min: "0",
       "data-keep": "true",
       "aria-label": "Step",
-      ...OWN_KEYS,
       on: {
         input: () => this.set(Number(this.slider.value)),
         keydown: (e) => this.key(e),
@@ -43,7 +42,7 @@ export class Transport {
     const click = (/** @type {MouseEvent} */ e) => e.detail && this.slider.focus();
     const about = { class: "sv-transport", role: "group", "aria-label": "Steps", on: { click } };
     const signs = h("span", about, this.back, this.play, this.on);
-    this.text = h("span", { class: "sv-steptext", role: "status", "aria-live": "polite" });
+    this.text = h("span", { class: "sv-steptext", role: "status" });
     this.node = h("div", { class: "sv-stepbar" }, signs, this.slider, this.text);
   }
 

@@ -4,8 +4,8 @@
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { searchField } from "./controls.js";
-import { OWN_KEYS, axisDot, button, fill, h, rowAfter } from "./dom.js";
-import { rowsInSight, scrollToRow, toggle } from "./dom.js";
+import { axisDot, button, fill, h, rowAfter } from "./dom.js";
+import { onResize, rowsInSight, scrollToRow, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { VALUE_COLUMNS, callCells, valueCells } from "./value_cells.js";
@@ -46,13 +46,12 @@ export class ValuesPanel {
     this.inner = h("div", { class: "sv-vinner", role: "presentation" });
     this.grid = this.treeGrid();
     const label = { "aria-label": "Why this sharding", tabindex: "0" };
-    this.side = h("aside", { class: "sv-vside", ...label, ...OWN_KEYS });
+    this.side = h("aside", { class: "sv-vside", ...label });
     this.message = h("div", { class: "sv-vmessage" });
     this.main = h("div", { class: "sv-vmain" }, this.grid, this.side);
     this.node = h("div", { class: "sv-values" }, this.message, this.main);
     // Only visible rows exist, so repaint if the height changes.
-    this.watch = new ResizeObserver(() => this.paint());
-    this.watch.observe(this.grid);
+    onResize(this.grid, () => this.paint());
   }
 
   treeGrid() {
@@ -70,7 +69,7 @@ export class ValuesPanel {
       click: (/** @type {MouseEvent} */ e) => this.click(e),
     };
     const about = { class: "sv-vgrid", role: "treegrid", "aria-label": "Values", tabindex: "0" };
-    return h("div", { ...about, ...OWN_KEYS, on }, head, this.inner);
+    return h("div", { ...about, on }, head, this.inner);
   }
 
   /**
@@ -291,10 +290,6 @@ export class ValuesPanel {
     if (picked < 0) return fill(this.side, mutedNote(HOW_PICK), ...planNotes(plan));
     const explanation = this.explanations.get(plan.values[picked].name);
     fill(this.side, ...valueDetails(plan, picked, explanation, (at) => this.pick(at)));
-  }
-
-  destroy() {
-    this.watch.disconnect();
   }
 }
 
