@@ -251,5 +251,5 @@ def test_program_opens_with_the_headline_and_timeline_of_a_suggested_chip(page):
     lanes.press("Home")
     page.get_by_role("button", name=re.compile("in Values$")).click()
     expect(lanes).to_be_hidden()
-    expect(page.locator(".sv-vpicked")).to_have_count(1)
+    expect(page.locator(".sv-vrow[aria-selected=true]")).to_have_count(1)
     kernel.made.close()

@@ -345,7 +345,7 @@ export class ModelPanel {
     return h(
       "div",
       {
-        class: on ? "sv-modelrow sv-on" : "sv-modelrow",
+        class: "sv-modelrow",
         role: "row",
         style: { top: `${index * LEAF_ROW}px` },
         "aria-level": String(row.depth + 1),

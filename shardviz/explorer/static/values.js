@@ -263,7 +263,7 @@ export class ValuesPanel {
     const members = call && row.open ? [] : row.members;
     const axes = new Set(members.flatMap((at) => sources.get(at) ?? []));
     const dots = [...axes].map((axis) => axisDot(axisColour(axis)));
-    const marks = { "sv-vcall": call, "sv-vactive": i === this.active, "sv-vpicked": picked };
+    const marks = { "sv-vcall": call, "sv-vactive": i === this.active };
     const style = Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
     return h(
       "div",
