@@ -12,7 +12,6 @@ from shardviz.axis_rules.panel.model_view import audit_of
 from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text
 from shardviz.base.typing import JsonDict
-from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.roofline import with_operations
 from shardviz.compiled.words.roofline import time_text
@@ -45,7 +44,7 @@ def compare_view(before: State, now: State) -> JsonDict:
     stage, collectives = _collectives(plans, reports)
     sizes = [_bytes(before.document), _bytes(now.document)]
     counts = [None if calls is None else len(calls) for calls in collectives]
-    moved = [None if calls is None else total_bytes(calls) for calls in collectives]
+    sent = [_sent(calls) for calls in collectives]
     times: list[float | None] = []
     needed: list[int | None] = []
     for plan, report in zip(plans, reports, strict=True):
@@ -56,7 +55,7 @@ def compare_view(before: State, now: State) -> JsonDict:
     rows = [
         _row(names["bytes"], sizes, bytes_text),
         _row(names["collectives"], counts, str, wording.STAGES[stage]),
-        _row(names["moved"], moved, bytes_text, wording.STAGES[stage]),
+        _row(names["sent"], sent, bytes_text, wording.STAGES[stage]),
         _row(names["time"], times, time_text),
         _row(names["memory"], needed, bytes_text),
     ]
@@ -106,6 +105,13 @@ def _collectives(
     for plan in plans:
         planned.append(plan.collectives if plan is not None and plan.ok else None)
     return "planned", planned
+
+
+def _sent(collectives: Sequence[Collective] | None) -> int | None:
+    """Returns the bytes that each device sends in a step; None if any is unknown."""
+    if collectives is None or any(call.sent_bytes is None for call in collectives):
+        return None
+    return sum(call.sent_in_all for call in collectives)
 
 
 def _bytes(document: Document) -> int | None:

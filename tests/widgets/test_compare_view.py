@@ -35,7 +35,7 @@ def numbers(before: State, now: State) -> dict[str, tuple[str, str]]:
 
 
 def report(sizes: tuple[int, ...], needed: int, seconds: float) -> Report:
-    some = tuple(Collective("all-reduce", ("data",), size) for size in sizes)
+    some = tuple(Collective("all-reduce", ("data",), size, group_size=2) for size in sizes)
     rows = (Bound("compute", "compute", seconds, "FLOP/s", 1.0),)
     line = Roofline("v5e", find_chip("v5e"), rows)
     return Report("f", "t", collectives=some, memory=Memory(arguments=needed), roofline=line)
@@ -60,7 +60,7 @@ def test_the_last_stage_that_both_have_is_compared(documents):
     assert numbers(State(before, one), State(now, two)) == {
         "bytes per device": ("4 MiB", "worse"),
         "collectives": ("2 → 1", "better"),
-        "moved": ("3 → 1 KiB", "better"),
+        "sent per step": ("3 → 1 KiB", "better"),
         "least time": ("2 → 1 ms", "better"),
         "memory": ("4 → 8 KiB", "worse"),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from shardviz.axis_rules.fit import Fit
@@ -13,7 +13,7 @@ from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.memory_chart import chart_view, estimate_view
 from shardviz.compiled.report import Report
-from shardviz.compiled.roofline import Roofline
+from shardviz.compiled.roofline import Bound, Roofline
 from shardviz.compiled.words import stages as wording
 from shardviz.compiled.words.roofline import time_text
 from shardviz.explorer.planner import Job
@@ -127,7 +127,7 @@ def headline_view(
     """
     view: JsonDict = {"seconds": "", "where": where, "bound": "", "parts": []}
     view.update(note="", title="", memory="", memoryTitle="", over=False)
-    view["suggested"] = ""
+    view.update(suggested="", costliest=None)
     if report is None:
         view["note"] = not_run
         return view
@@ -140,7 +140,7 @@ def headline_view(
         else:
             view["note"] = wording.NO_CHIP if roofline is None else wording.NO_COST
         return view
-    return {**view, **_least_times(roofline, report.collectives or ())}
+    return {**view, **_least_times(roofline, report.collectives or (), stage=2)}
 
 
 def planned_headline(plan: Plan, roofline: Roofline, suggested: str = "") -> JsonDict:
@@ -160,12 +160,20 @@ def planned_headline(plan: Plan, roofline: Roofline, suggested: str = "") -> Jso
     # Only arguments and results are certain to need memory.
     view["over"] = fit.ok is False and not suggested
     # The headline has the memory by the plan, so the tooltip has no second figure.
-    times = _least_times(replace(roofline, needed=None), plan.collectives)
+    times = _least_times(replace(roofline, needed=None), plan.collectives, stage=0)
     return {**view, "suggested": suggested, **times}
 
 
-def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonDict:
-    """Returns the least times for the page's headline, with the lengths of their bars."""
+def _least_times(
+    roofline: Roofline, collectives: Sequence[Collective], stage: int
+) -> JsonDict:
+    """Returns the least times for the page's headline, with the lengths of their bars.
+
+    Args:
+        roofline: the least times.
+        collectives: the collectives that `roofline` contains.
+        stage: the stage of the collectives: 0 for the plan, 2 for the compiled program.
+    """
     if roofline.seconds is None:
         return {}
     parts, longest = [], roofline.seconds or 1.0
@@ -177,7 +185,38 @@ def _least_times(roofline: Roofline, collectives: Sequence[Collective]) -> JsonD
             parts.append({**part, "share": seconds / longest, "over": over})
     title = "\n".join(map(str, [roofline, *roofline.notes]))
     seconds, bound = time_text(roofline.seconds), wording.bound(roofline)
-    return {"parts": parts, "seconds": seconds, "bound": bound, "title": title}
+    view = {"parts": parts, "seconds": seconds, "bound": bound, "title": title}
+    return {**view, "costliest": _costliest(roofline, collectives, stage)}
+
+
+def _costliest(
+    roofline: Roofline, collectives: Sequence[Collective], stage: int
+) -> dict[str, str] | None:
+    """Returns the collectives that take longest: of one kind, over the same axes and of one size.
+
+    Returns None without collectives of a known time. The key is that of the first.
+    """
+    alike: dict[Hashable, list[Bound]] = {}
+    for row in roofline.rows:
+        if row.part == "collective" and row.seconds:
+            alike.setdefault((row.name, row.amount, row.trips), []).append(row)
+    if not alike:
+        return None
+    rows = max(alike.values(), key=_seconds)
+    lines = wording.lines([row.source for row in rows])
+    times = wording.times(
+        sum(row.trips or 1 for row in rows), rows[0].trips is not None
+    )
+    places = [(c.name_with_axes, c.source) for c in collectives]
+    text = wording.costliest(rows[0].name, times, lines, time_text(_seconds(rows)))
+    return {
+        "key": f"{stage}:{places.index((rows[0].name, rows[0].source))}",
+        "text": text,
+    }
+
+
+def _seconds(rows: Sequence[Bound]) -> float:
+    return sum(row.seconds or 0.0 for row in rows)
 
 
 def _axes_of(

@@ -252,6 +252,16 @@ def bound(roofline: Roofline) -> str:
     return clause("bound by {}", PARTS.get(roofline.bound))
 
 
+def costliest(name: str, times: str, lines: str, seconds: str) -> str:
+    """Names the collectives that take longest, and the lines that they belong to.
+
+    >>> costliest("all-reduce over data", "× 6", "block.py:25", "7.5 ms")
+    'costliest collective: all-reduce over data × 6, block.py:25, ≥ 7.5 ms'
+    """
+    calls = f"{name}{clause(' {}', times)}{clause(', {}', lines)}"
+    return f"costliest collective: {calls}, ≥ {seconds}"
+
+
 def memory_needed(fit: Fit) -> str:
     """Describes the memory that a device needs, and the memory that it has.
 

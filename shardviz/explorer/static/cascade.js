@@ -166,7 +166,7 @@ export class Cascade {
     const all = names.length && names.every((axis) => this.axes.includes(axis));
     const tags = names.map((axis) => this.tag(axis));
     const parts = all ? [`${name} → `, ...tags] : [text];
-    const ruleNode = h(wins ? "b" : "del", { class: "sv-mono sv-cut", title: text }, ...parts);
+    const ruleNode = h(wins ? "b" : "del", { class: "sv-mono" }, ...parts);
     const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
     const why = h("span", { class: style }, ...tagged(words, this.axes));
     return ruleRow(rule, ruleNode, why, fails ? " sv-fails" : wins ? " sv-wins" : "");

@@ -87,12 +87,13 @@ export class Find {
     this.at = 0;
     const id = `sv-find-${Math.random().toString(36).slice(2, 9)}`;
     const keys = MAC ? "⌘K" : "Ctrl K";
-    this.opener = button(`${keys} Find`, () => this.open(), {
+    this.opener = button("Find", () => this.open(), {
       class: "sv-button sv-findbutton sv-cut",
       "aria-label": name,
       "aria-haspopup": "dialog",
       "aria-keyshortcuts": words.name ? null : "Control+K Meta+K",
     });
+    this.opener.prepend(h("span", { class: "sv-keys", text: `${keys} ` }));
     this.input = h("input", {
       class: "sv-input",
       role: "combobox",

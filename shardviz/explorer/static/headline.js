@@ -18,6 +18,7 @@ import { OUT_OF_DATE } from "./stages.js";
  * @property {string} memoryTitle
  * @property {boolean} over
  * @property {string} suggested The target of the least times, if it is not the chosen one.
+ * @property {{key: string, text: string} | null} costliest The collectives of one line that take longest.
  */
 
 /**
@@ -78,7 +79,9 @@ export class Headline {
     const seconds = h("b", { text: `≥ ${data.seconds}` });
     const least = h("div", null, seconds, muted(` on ${where} `), choose);
     const bound = h("div", null, `${data.bound} · `, memory(data, this.open));
-    const facts = h("div", { class: "sv-hfacts" }, least, bound);
+    const { key = "", text = "" } = data.costliest ?? {};
+    const costliest = text && button(text, () => this.open(key), { class: "sv-plain sv-hmemory" });
+    const facts = h("div", { class: "sv-hfacts" }, least, bound, costliest);
     const bars = parts.map((part) => this.bar(part, axes));
     fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
   }

@@ -118,8 +118,9 @@ export class ProgramPanel {
     this.askForContent();
   }
 
-  /** Opens what a part of the headline is about. @param {string} part "memory", "compute", ... */
+  /** Opens what a part of the headline is about. @param {string} part "memory", "compute", ..., or a collective's key */
   openPart(part) {
+    if (part.includes(":")) return this.openCollective(part);
     if (part === "collectives") return this.openCollectives("");
     this.open(part === "peak" ? "Memory" : "Timeline");
     if (part !== "peak") this.timeline.chooseLongest(part);

@@ -10,7 +10,7 @@ Number = TypeVar("Number", bound=float)
 NAMES = {
     "bytes": "bytes per device",
     "collectives": "collectives",
-    "moved": "moved",
+    "sent": "sent per step",
     "time": "least time",
     "memory": "memory",
 }
