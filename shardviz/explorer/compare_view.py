@@ -63,6 +63,7 @@ def compare_view(before: State, now: State) -> JsonDict:
     unchanged = document.program is then.program and document.target == then.target
     return {
         "revision": document.revision,
+        "target": document.target,
         "same": unchanged,
         "rows": [row for row in rows if row is not None],
     }

@@ -112,7 +112,7 @@ class Explorer(anywidget.AnyWidget):
     ):
         self.session, self.cache = session, cache
         self.report: Report | None = None
-        self.report_revision = 0
+        self.report_revision, self.report_target = 0, ""
         # Held while traits are sent: only one thread at a time sends to the page.
         self.lock = threading.RLock()
         self._svg = svg
@@ -154,6 +154,7 @@ class Explorer(anywidget.AnyWidget):
         """Shows a report of the current program instead of compiling it again."""
         now = self.session.now
         self.report, self.report_revision = report, now.revision
+        self.report_target = now.target
         self.planner.adopt(report, now.program, now.revision, now.target)
 
     def follow(self) -> None:

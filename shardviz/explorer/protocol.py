@@ -83,7 +83,8 @@ class Page(Protocol):
         planner: plans, compiles and runs programs in the background.
         stages: the planner's results as the page shows them.
         cache: cache of compiled executables.
-        report, report_revision: the last report, and the revision of its program.
+        report, report_revision, report_target: the last report, the revision of its
+            program, and its target.
         lock: held while traits are sent; an edit waits for it.
     """
 
@@ -93,6 +94,7 @@ class Page(Protocol):
     cache: ExecutableCache
     report: Report | None
     report_revision: int
+    report_target: str
     lock: threading.RLock
 
     def show(self, **traits: object) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from shardviz.axis_rules.audit import audit
+from shardviz.axis_rules.panel.model_panel import ModelPanel
 from shardviz.axis_rules.panel.model_view import Leaves, leaves_view, model_view
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
@@ -14,6 +15,7 @@ from shardviz.base.errors import ShardvizError
 from shardviz.base.format import bytes_text, count_text
 from shardviz.base.mesh import make_mesh
 from shardviz.explorer.explorer import Explorer
+from shardviz.explorer.planner import StageResults
 from shardviz.explorer.session_view import program_view
 from shardviz.explorer.state import open_state, session_on, session_state
 from shardviz.plans.plan import Plan
@@ -149,6 +151,19 @@ def test_constraints_say_what_became_of_them():
     assert row["effect"] == "no mesh in sight"
     assert row["text"] == seen.sentence
     assert row["warns"]
+
+
+def test_constraints_of_an_edited_program_wait_for_its_plan():
+    session = session_on(audited())
+    made = Explorer(session, ExecutableCache())
+    seen = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"), effect=NO_MESH)
+    plan = Plan("step", MESH, (), constraints=(seen,))
+    made.planner.state = StageResults(plan, session.now.revision)
+    panel = made.panel(ModelPanel)
+    assert len(panel.saved()["model_data"]["constraints"]) == 1  # type: ignore[index]
+    session.edit("mesh", "data=2, model=2")
+    assert panel.saved()["model_data"]["constraints"] == []  # type: ignore[index]
+    made.close()
 
 
 def test_a_state_holds_the_model_and_opens_with_it():

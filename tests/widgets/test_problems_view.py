@@ -140,7 +140,7 @@ def test_a_moment_with_a_misspelt_name_counts_once():
 def test_nothing_is_lost_where_all_is_split():
     made = session([("a", (64, 32), "batch mlp")], [("batch", "data"), ("mlp", "model")])
     none = {"rows": [], "counts": [0, 0, 0], "loses": "", "know": ""}
-    assert view(made) == {"revision": 0, **none}
+    assert view(made) == {"revision": 0, "target": "", **none}
     alone = session([("a", (64, 32), "x y")], mesh="data=1")
     assert "copies" not in view(alone)["know"]
 

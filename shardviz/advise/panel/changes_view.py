@@ -35,6 +35,7 @@ def changes_view(job: ChangesJob) -> JsonDict:
     return {
         "of": job.key,
         "revision": job.revision,
+        "target": job.target,
         "running": report is None,
         "words": words,
         "rows": rows,

@@ -60,6 +60,7 @@ def problems_view(
     severities = [problem.severity for problem in problems]
     return {
         "revision": document.revision,
+        "target": document.target,
         "rows": [numbers.row(problem) for problem in problems[:MOST_ROWS]],
         "counts": [severities.count(severity) for severity in SEVERITIES],
         "loses": _sum(problems, LOSES, "extra copies", "warning"),

@@ -35,7 +35,8 @@ class ModelPanel(Panel):
             self.page.show(leaves=self._leaves_view()[1])
 
     def saved(self) -> Mapping[str, object]:
-        document, plan = self.page.session.now, self.page.planner.state.plan
+        document = self.page.session.now
+        plan = self.page.planner.state.plan_of(document.revision)
         leaves, view = self._leaves_view()
         if self._shown is None or self._shown[:2] != (document, plan):
             data = model_view(document.program, document.target, leaves, plan)

@@ -37,7 +37,9 @@ class ReportPanel(Panel):
         if job is not None and job.report is not None and job.kind != "changes":
             if job.report is not page.report and not was_cancelled(job.report):
                 page.report, page.report_revision = job.report, job.revision
-        view = report_view(job, page.report, page.report_revision)
+                page.report_target = job.target
+        of = page.report_revision, page.report_target
+        view = report_view(job, page.report, *of)
         page.show(report_data={**view, "effects": self._effects.view})
 
     def saved(self) -> Mapping[str, object]:

@@ -32,11 +32,20 @@ _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 # --- the report -----------------------------------------------------------------------
 
 
-def report_view(job: Job | None, last: Report | None, revision: int) -> JsonDict:
-    """Returns the last report, and the running job if there is one."""
+def report_view(
+    job: Job | None, last: Report | None, revision: int, target: str = ""
+) -> JsonDict:
+    """Returns the last report, and the running job if there is one.
+
+    Args:
+        job: the last job that the user started.
+        last: the last report.
+        revision, target: the revision of its program, and its target.
+    """
     view: JsonDict = {
         "state": "none",
         "revision": -1,
+        "target": target,
         "stage": "",
         "at": 0,
         "started": 0,

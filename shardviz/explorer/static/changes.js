@@ -8,6 +8,7 @@ import { button, copyButton, fill, h, isNew } from "./dom.js";
  * @typedef {object} Changes
  * @property {string} of the key of the collective, or "memory"
  * @property {number} revision
+ * @property {string} target
  * @property {boolean} running
  * @property {string} words
  * @property {Change[]} rows
@@ -34,22 +35,23 @@ export class ChangesList {
     this.node = h("div", { class: "sv-changes", hidden: true, ...label });
   }
 
-  /** @param {Changes | Record<string, never>} data @param {number} revision now @param {boolean} live */
-  show(data, revision, live) {
-    if (!isNew(this, [data, revision, live, this.of])) return;
+  /** @param {Changes | Record<string, never>} data @param {boolean} current whether they are for the current program and target @param {boolean} live */
+  show(data, current, live) {
+    if (!isNew(this, [data, current, live, this.of])) return;
     this.button.hidden = !live;
     this.button.disabled = Boolean(data.running);
     this.node.hidden = data.of !== this.of;
     if (this.node.hidden) return;
-    const { words, rows, notes, revision: of } = /** @type {Changes} */ (data);
-    const statusText = of === revision ? words : "Of the program before the last edit.";
+    const { words, rows, notes } = /** @type {Changes} */ (data);
+    const statusText = current ? words : "Of the program or the target before the last edit.";
     const status = h("div", { class: "sv-muted", role: "status", text: statusText });
-    const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
+    const parts = rows.map((row, i) => this.row(row, i, live && current));
     const title = h("summary", { text: `Tried and rejected: ${notes.length}` });
     // The expanded list may be out of view.
     const toggle = () => more.open && more.scrollIntoView({ block: "nearest" });
     const more = h("details", { hidden: !notes.length, on: { toggle } }, title);
     more.append(...notes.map((text) => h("div", { class: "sv-muted", text })));
+    this.node.classList.toggle("sv-faded", !current);
     fill(this.node, status, ...parts, more);
   }
 

@@ -3,7 +3,7 @@
 // It is shown below the list of collectives, and below the timeline.
 import { ChangesList } from "./changes.js";
 import { tagsOf } from "./collectives.js";
-import { button, fill, h, setText } from "./dom.js";
+import { button, fill, h, setText, toggle } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
 
 /** @import { Stages } from "./stages.js" */
@@ -53,6 +53,7 @@ export class ChosenCollective {
   show(data, old, time) {
     const c = find(data, this.key);
     this.about.hidden = !c;
+    toggle(this.about, "sv-faded", old);
     if (!c || !data) return;
     const alike = groupOf(data, this.key);
     const others = alike && alike.members > 1 && `1 of ${alike.members.toLocaleString("en")} alike`;

@@ -109,7 +109,8 @@ export class CollectivesPanel {
     this.drawn = { key, data };
     const focused = this.rows().find((row) => row.contains(document.activeElement));
     const rows = this.shown.includes("-") ? this.comparison(data) : this.single(data);
-    fill(this.table, ...this.failures(data), ...rows, ...data.notes.map(note));
+    const notes = this.states[COMPILED] === "old" ? [] : data.notes.map(note);
+    fill(this.table, ...this.failures(data), ...rows, ...notes);
     this.markChosen();
     if (focused) this.focus(focused.dataset.keys);
   }

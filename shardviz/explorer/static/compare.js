@@ -6,6 +6,7 @@ import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
  * The numbers of the pinned and the current state, from `compare_view.py`.
  * @typedef {object} Compared
  * @property {number} revision
+ * @property {string} target
  * @property {boolean} same
  * @property {ComparedNumber[]} rows
  */
@@ -44,14 +45,14 @@ export class Compare {
 
   /**
    * @param {Compared | Record<string, never>} data
-   * @param {number} revision the revision of the current program
+   * @param {boolean} current whether they are for the current program and target
    * @param {boolean} live whether a kernel answers
    */
-  show(data, revision, live) {
+  show(data, current, live) {
     const { rows } = data;
     this.node.hidden = !rows || !live;
     this.pin.setAttribute("aria-pressed", String(!this.node.hidden));
-    toggle(this.node, "sv-older", data.revision !== revision);
+    toggle(this.node, "sv-older", !current);
     if (!isNew(this, data) || !rows) return;
     enable(this.back, !data.same);
     fill(this.numbers, ...rows.map(compared));

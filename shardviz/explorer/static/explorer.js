@@ -18,6 +18,7 @@ import { PicturePanel } from "./picture_panel.js";
 import { Problems } from "./problems.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
+import { isCurrent } from "./stages.js";
 import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
 import { Views, besideView } from "./views.js";
@@ -390,11 +391,12 @@ class Page {
     const sizes = view.mesh.axes.map((axis) => axis.size);
     highlight.setMesh(sizes, devices.ids, devices.hosts);
     highlight.setArrays(view.arrays);
-    const menus = this.get("menus");
-    this.bar.show(view, this.get("target"), menus);
-    this.problems.show(this.get("problems_data"), view, this.get("target"), this.editable);
+    const [menus, target] = [this.get("menus"), this.get("target")];
+    this.bar.show(view, target, menus);
+    this.problems.show(this.get("problems_data"), view, target, this.editable);
     this.find.show(this.get("leaves"));
-    this.compare.show(this.get("compare_data"), view.revision, this.live);
+    const compared = this.get("compare_data");
+    this.compare.show(compared, isCurrent(compared, { view, target }), this.live);
     setText(this.failed, [...(view.failed ?? []), ...view.notes].join(" "));
     this.cards.show(view);
     this.rules.show({

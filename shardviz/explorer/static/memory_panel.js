@@ -89,11 +89,13 @@ export class MemoryPanel {
     const fits = h("b", { class: verdict.over ? "sv-bad" : "", text: verdict.sentence });
     if (unknown) return fill(this.node, fits, ...estimateRows(estimate));
     const about = old ? `  ${OUT_OF_DATE}. Below is the last one, for ${target}.` : `  ${target}`;
-    const words = h("div", null, fits, muted(about), h("div", { text: chart?.sentence }));
+    const faded = { class: old ? "sv-faded" : "" };
+    const peak = h("div", { ...faded, text: chart?.sentence });
+    const words = h("div", null, fits, muted(about), peak);
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
     const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
-    fill(this.node, head, this.changes.node);
-    this.node.append(...(chart ? [picture, this.legend] : [pairs(parts)]));
+    const shown = h("div", faded, ...(chart ? [picture, this.legend] : [pairs(parts)]));
+    fill(this.node, head, this.changes.node, shown);
     if (chart && anew) this.draw(chart);
   }
 

@@ -2,6 +2,7 @@
 // Problems: failures, losses and notes, as chips in the header of every view, and as a list.
 import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Popover } from "./popover.js";
+import { isCurrent } from "./stages.js";
 
 /** @import { Place } from "./messages" */
 /** @import { View } from "./view_data.js" */
@@ -10,6 +11,7 @@ import { Popover } from "./popover.js";
  * The problems, from `problems_view.py`: first failures, then losses, then notes.
  * @typedef {object} ProblemsData
  * @property {number} revision The revision of the program with these problems.
+ * @property {string} target The target that they are for.
  * @property {Problem[]} rows
  * @property {number[]} counts The numbers of failures, losses and notes.
  * @property {string} loses The losses in sum, or "".
@@ -75,7 +77,7 @@ export class Problems {
     const fields = refused(view, target);
     const { rows = [], counts = [0, 0, 0], loses = "", know = "", revision = -1 } = data;
     // Problems are computed after edits have settled; until then, they belong to the older program.
-    toggle(this.node, "sv-older", revision !== view.revision);
+    toggle(this.node, "sv-older", !isCurrent(data, { view, target }));
     if (!isNew(this, [rows, counts, fields, live])) return;
     const fails = counts[0] + fields.length;
     const { chips } = this;

@@ -6,9 +6,9 @@ import { Choice, tabRow } from "./controls.js";
 import { button, fill, h, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
 import { MemoryPanel } from "./memory_panel.js";
-import { reportTab, runAgain } from "./report_tabs.js";
+import { outOfDate, reportTab } from "./report_tabs.js";
 import { Player } from "./player.js";
-import { Clock, OUT_OF_DATE, StageRow, stageState } from "./stages.js";
+import { Clock, OUT_OF_DATE, StageRow, isCurrent, stageState } from "./stages.js";
 import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
@@ -252,7 +252,7 @@ export class ProgramPanel {
     this.chosen.canPlay = (key) => live || Boolean(movements[key]);
     // Until the user chooses a tab, show a compile error, or the timeline if there are times.
     const failed = shown.stages.error && !isOutOfDate(shown);
-    const untimed = isTimed(shown) && !("lanes" in timeline);
+    const untimed = isCurrent(shown.timeline, shown) && !("lanes" in timeline);
     if (!this.picked) this.tab = failed || untimed ? "Collectives" : "Timeline";
     const { program } = view;
     this.program.sync(menus.programs, program.value);
@@ -270,6 +270,7 @@ export class ProgramPanel {
     const linksVisible = this.hasSpaceBeside && devices.by === "position";
     this.chosen.links.hidden = !live || Boolean(devices.no_positions) || linksVisible;
     this.values.show(plan);
+    toggle(this.values.node, "sv-vold", isOutOfDate(shown, 0));
     if (explanation.value) {
       this.values.showExplanation(
         /** @type {import("./value_details.js").Explanation} */ (explanation),
@@ -282,9 +283,10 @@ export class ProgramPanel {
   /** Shows changes that would remove the selected collective or lower peak memory. */
   showChanges() {
     if (!this.shown) return;
-    const { changes_data: data, view, live } = this.shown;
+    const { changes_data: data, live } = this.shown;
+    const current = isCurrent(data, this.shown);
     this.chosen.changes.of = this.chosen.key ?? "";
-    for (const { changes } of [this.chosen, this.memory]) changes.show(data, view.revision, live);
+    for (const { changes } of [this.chosen, this.memory]) changes.show(data, current, live);
   }
 
   /** Shows the selected collective in the open tab. @param {Shown} shown */
@@ -313,9 +315,9 @@ export class ProgramPanel {
     const { report } = shown;
     const old = isOutOfDate(shown);
     const none = shown.live ? null : undefined;
-    this.planned = isTimed(shown) ? shown.timeline.headline : none;
+    this.planned = isCurrent(shown.timeline, shown) ? shown.timeline.headline : none;
     this.headline.show(stages.headline, this.planned, stages.axes, old, shown.live);
-    this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
+    this.showStatus(report, old ? OUT_OF_DATE : outOfDate(report, isCurrent(report, shown)));
     this.showChanges();
     this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
@@ -355,6 +357,7 @@ export class ProgramPanel {
     if (this.playing) {
       this.bodyKey = "";
       this.put(this.player.node);
+      toggle(this.player.node, "sv-faded", isOutOfDate(shown, Number(this.player.key[0]) || 0));
       this.askForSteps(shown);
       return this.player.show(shown.movements, shown.theme);
     }
@@ -365,7 +368,7 @@ export class ProgramPanel {
     if (this.tab === "Timeline") {
       this.put(this.timeline.node);
       const { timeline } = shown;
-      this.timeline.show(isTimed(shown) ? timeline : { words: "" }, shown.theme);
+      this.timeline.show(isCurrent(shown.timeline, shown) ? timeline : { words: "" }, shown.theme);
       return this.putChosen(this.timeline.node);
     }
     if (this.tab === "Values") {
@@ -379,7 +382,8 @@ export class ProgramPanel {
       return this.memory.show(memory, isOutOfDate(shown), this.planned, estimate);
     }
     const { report, code, target } = shown;
-    const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);
+    const current = isCurrent(report, shown);
+    const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun, current]);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
     fill(this.body, ...reportTab(this.tab, shown));
@@ -395,9 +399,4 @@ export class ProgramPanel {
 /** True if the program or its target was edited since a stage; 2 is the compile. @param {Shown} shown @param {number} [stage] */
 function isOutOfDate({ stages, view, target }, stage = 2) {
   return stageState(stages, stage, view.revision, target) === "old";
-}
-
-/** Whether the timeline is for the current program and target. @param {Shown} shown */
-function isTimed({ timeline, view, target }) {
-  return timeline.revision === view.revision && timeline.target === target.value;
 }

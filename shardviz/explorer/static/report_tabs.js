@@ -2,6 +2,7 @@
 // The Checks tab, with the report of a job, and the Code tab.
 import { failureNote, muted, mutedNote, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
+import { OUT_OF_DATE, isCurrent } from "./stages.js";
 
 /** @import { Shown } from "./program_panel.js" */
 
@@ -16,6 +17,7 @@ import { copyButton, h } from "./dom.js";
  * @typedef {object} Report
  * @property {"none" | "running" | "done" | "failed"} state
  * @property {number} revision The revision of the program; -1 before the first report.
+ * @property {string} target
  * @property {string} stage The current work of a running job, as text.
  * @property {number} at The index of the stage that the job has reached.
  * @property {number} started
@@ -61,16 +63,19 @@ const MARKS = {
   null: ["–", "sv-muted", "not checked"],
 };
 
-/** Returns a note if the program was edited since the run. @param {Report} report @param {number} revision */
-export function runAgain({ verdict, revision: of }, revision) {
-  return verdict && of !== revision ? "Out of date: run again" : "";
+/** Returns a note if the program or its target was edited since the report. @param {Report} report @param {boolean} current */
+export function outOfDate({ verdict, revision }, current) {
+  if (current || revision < 0) return "";
+  return verdict ? "Out of date: run again" : OUT_OF_DATE;
 }
 
 /** @param {string} tab @param {Shown} shown @returns {Node[]} */
-export function reportTab(tab, { view, report, code, target }) {
+export function reportTab(tab, shown) {
+  const { report, code, target } = shown;
   if (tab === "Code") return codeTab(code);
-  const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
-  return [old, ...checksTab(report, target.noRun ?? "")];
+  const old = outOfDate(report, isCurrent(report, shown));
+  const checks = h("div", { class: old && "sv-faded" }, ...checksTab(report, target.noRun ?? ""));
+  return [h("p", { class: "sv-warn sv-lost", text: old }), checks];
 }
 
 /** @param {Report} report @param {string} noRun why nothing can run @returns {Node[]} */

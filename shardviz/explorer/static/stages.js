@@ -79,6 +79,15 @@ export function stageState(stages, index, revision, { value: target }) {
 }
 
 /**
+ * Whether something was computed for the current program and target.
+ * @param {{revision?: number, target?: string}} of
+ * @param {Pick<KnownStages, "view" | "target">} now
+ */
+export function isCurrent(of, { view, target }) {
+  return of.revision === view.revision && of.target === target.value;
+}
+
+/**
  * Returns the changes between two stages, if they are known.
  * @param {Stages} stages
  * @param {number} from
