@@ -36,7 +36,8 @@ from shardviz.draw.picture import (
 
 # Up to this many tiles, numbers in JSON are shorter than a buffer.
 MOST_INLINE = 16
-_LABEL = ("x", "y", "text", "role", "anchor", "tone")
+# The page needs neither the role nor the tone of a label.
+_LABEL = ("x", "y", "text", "anchor")
 _FRAME = ("x", "y", "label", "width", "height", "dashed", "named")
 _PICTURE: dict[str, Any] = {
     "groups": 1, "shades": None, "facts": {}, "labels": [], "frames": [], "edges": None,

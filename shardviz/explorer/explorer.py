@@ -101,6 +101,7 @@ class Explorer(anywidget.AnyWidget):
     _esm = html_page.bundled_module("explorer")
     _css = html_page.bundled_styles()
     answer = traitlets.Dict().tag(sync=True)
+    drawn = traitlets.List().tag(sync=True)
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(
@@ -137,7 +138,8 @@ class Explorer(anywidget.AnyWidget):
         # Declared before the widget opens, so that its first message has all traits.
         for panel in self._panels:
             self.declare(**panel.traits)
-        super().__init__(**kwargs)
+        names = [name for panel in self._panels for name in panel.traits]
+        super().__init__(drawn=["answer", *names], **kwargs)
         session.listen(self._session_changed)
         self.on_msg(self._receive)
         self._refresh()

@@ -77,7 +77,7 @@ def _in_python(picture: Picture) -> dict:
     rows = [
         [[_rounded(getattr(part, name)) for name in fields] for part in parts]
         for parts, fields in (
-            (picture.labels, ("x", "y", "text", "role", "anchor", "tone")),
+            (picture.labels, ("x", "y", "text", "anchor")),
             (picture.frames, ("x", "y", "label", "width", "height", "dashed", "named")),
         )
     ]
@@ -153,7 +153,7 @@ def test_what_equals_its_default_or_the_row_before_is_left_out():
     wanted = {"width", "height", "facts", "labels", "shades", "tiles", "rulers"}
     assert set(data) == wanted
     assert "group" not in data["tiles"]
-    assert [len(row) for row in data["labels"]] == [6, *[3] * (len(data["labels"]) - 1)]
+    assert [len(row) for row in data["labels"]] == [4, *[3] * (len(data["labels"]) - 1)]
     assert buffers == [], "the numbers of a few tiles are in the JSON"
 
 

@@ -32,30 +32,6 @@ import { Views, besideView } from "./views.js";
  * undone together.
  */
 const TYPED = ["mesh", "hosts", "rules", "name", "dtype", "shape", "logical", "spec", "target"];
-/** @type {(keyof Traits)[]} */
-const TRAITS = [
-  "menus",
-  "answer",
-  "view",
-  "devices",
-  "report_data",
-  "code_data",
-  "target",
-  "stages_data",
-  "plan_data",
-  "timeline",
-  "explanation",
-  "background",
-  "link_data",
-  "movements",
-  "changes_data",
-  "rule_use",
-  "cell",
-  "leaves",
-  "model_data",
-  "problems_data",
-  "compare_data",
-];
 
 class Page {
   /** @param {Model} model @param {HTMLElement} el */
@@ -513,7 +489,8 @@ function drawnLinks({ key = "", words = "", edges = undefined, buffers = [] }) {
 function render({ model, el }) {
   const page = new Page(model, el);
   const draw = () => page.schedule();
-  for (const name of TRAITS) model.on(`change:${name}`, draw);
+  const traits = model.get("drawn") ?? [];
+  for (const name of traits) model.on(`change:${name}`, draw);
   const hear = (/** @type {CustomMessage} */ message) => {
     page.watch.hear();
     if (message.kind === "alive") {
@@ -528,7 +505,7 @@ function render({ model, el }) {
   // From now on, the kernel plans the program after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {
-    for (const name of TRAITS) model.off?.(`change:${name}`, draw);
+    for (const name of traits) model.off?.(`change:${name}`, draw);
     model.off?.("msg:custom", hear);
     unwatch();
     page.destroy();

@@ -21,6 +21,8 @@ import type { Explanation } from "./value_details.js";
 export interface Traits {
   menus: Menus;
   answer: Answer;
+  /** The names of the traits that are drawn. */
+  drawn: string[];
   // The session as several traits, so that an edit sends only the traits that it changes.
   view: SentView | Record<string, never>;
   mesh: SentMesh;
@@ -274,14 +276,7 @@ export type Shades = [axis: number, size: number, stride: number][];
 
 /** A row of a table; the last fields are omitted if they equal the previous row's. */
 export type Row<R extends unknown[]> = Partial<R>;
-export type LabelRow = [
-  x: number,
-  y: number,
-  text: string,
-  role: string,
-  anchor: "start" | "middle" | "end",
-  tone: string,
-];
+export type LabelRow = [x: number, y: number, text: string, anchor: "start" | "middle" | "end"];
 export type FrameRow = [
   x: number,
   y: number,
@@ -351,10 +346,6 @@ export interface EdgeData {
 
 /** Literal text, and the ids of the tile's devices, cut to `limit` letters. */
 export type Template = (string | { of: "devices"; limit: number })[];
-
-// ── The stages of a program: `stages_view.py`, `collective_table.py` ────────────
-
-// ── A job and its report: `report_view.py`, `effects_view.py` ──────────────
 
 // ── Messages of the page ─────────────────────────────────────────────────────────────────────
 

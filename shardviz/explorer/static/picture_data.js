@@ -19,7 +19,7 @@ export function readPicture({ data, buffers = [] }) {
     height: data.height,
     count: data.groups ?? 1,
     shades: data.shades ?? [],
-    labels: wholeRows(data.labels ?? []).map(([x, y, text, , anchor]) => ({ x, y, text, anchor })),
+    labels: wholeRows(data.labels ?? []).map(([x, y, text, anchor]) => ({ x, y, text, anchor })),
     frames,
     facts: data.facts,
     edges,
