@@ -44,7 +44,7 @@ from tests.widgets.plans import REFUSED, layers
 from tests.widgets.stage_examples import RESULTS
 
 TRAITS = (
-    "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
+    "menus", "answer", "drawn", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
     "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
     "stages_data", "plan_data", "timeline", "explanation", "background", "link_data", "movements",
     "leaves", "model_data", "problems_data", "compare_data", "changes_data", "offline",
