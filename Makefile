@@ -48,7 +48,7 @@ test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(PYTEST) -m "not long" tests shardviz notebooks
 
-# Tests that take long and seldom fail alone, and the appendices of the course; .ci/run runs them.
+# Tests that take long and seldom fail alone, lesson 7 and the appendices; .ci/run runs them.
 long: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(PYTEST) -m long tests notebooks

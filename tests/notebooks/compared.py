@@ -7,7 +7,8 @@ lesson does not store, pictures, which each matplotlib draws in its own way, how
 took, how much memory the machine has, and how far results are rounded, which differs from one
 processor to another.
 
-The cells of the appendices are marked `long`.
+The cells of the appendices are marked `long`, and those of lesson 7: it compiles an 8B model for a
+TPU slice twice, which takes longer than three other lessons.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import pytest
 
 from tests.notebooks.outputs import KEY
 
+# What the names of these notebooks begin with.
+_LONG = ("a", "07_")
 # What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
 _NOT_STORED = ("text/html", "text/latex", "text/markdown", "stderr")
 _TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"
@@ -46,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = minor(version("jax"))
     for item in items:
         if type(item).__name__ == "IPyNbCell":
-            if item.path.name.startswith("a"):  # an appendix
+            if item.path.name.startswith(_LONG):
                 item.add_marker("long")
             made_with = item.parent.nb["metadata"].get(KEY, {}).get("made_with", {})
             if minor(made_with.get("jax", "")) == here:

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from shardviz.base.mesh import make_mesh
 from shardviz.runs.backend.worker.run import compile_program, run_program
 from shardviz.runs.cache import ExecutableCache
-from tests.program.helpers import array, in_new_python, program
+from tests.program.helpers import array, each_in_new_jax, in_new_python, program
 
 X, W = array("x", (16, 8), "a"), array("w", (8, 4), "None, b")
 EIGHT = {"target": "cpu:8"}
@@ -151,38 +151,44 @@ def test_an_option_that_is_no_text_and_no_number_is_refused(target):
     assert report.error.cause is None  # our own words, and not the compiler's
 
 
+# It prints the worker's process id last.
 FRESH = """
 import jax, jax.numpy as jnp, os
 import shardviz as sv
+from shardviz.programs.backend.worker.process import workers
 {begin}
 def f(x):
     {noise}
     return x * 2
 p = sv.program(f, sv.array("x", (64, 4), spec="a"), mesh="a={size}")
 r = sv.run(p)
-print(r.error or r.ok, jax.device_count(), len(r.checks), os.getpid() != 0)
+print(r.error or r.ok, jax.device_count(), len(r.checks), *workers.pids)
 """
 KERNELS = {
-    "fresh": ("", "pass", 64, "True 1 3 True"),
-    "enough were asked for": ("jax.config.update('jax_num_cpu_devices', 8)", "pass", 8,
-                              "True 8 3 True"),
-    "it calls Python": ("", "jax.debug.callback(lambda v: None, x)", 8, "True 1 3 True"),
-}  # fmt: skip
+    "enough were asked for": ("jax.config.update('jax_num_cpu_devices', 8)", "pass", 8, "8 3"),
+    "it calls Python": ("", "jax.debug.callback(lambda v: None, x)", 8, "1 3"),
+}
 
 
-@pytest.mark.parametrize(("begin", "noise", "size", "printed"), KERNELS.values(), ids=KERNELS)
-def test_a_kernel_keeps_the_devices_it_has(begin, noise, size, printed):
-    code = FRESH.format(begin=begin, noise=noise, size=size)
-    assert in_new_python(code).splitlines()[-1] == printed
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, tuple[int, str]]:
+    codes = {
+        name: FRESH.format(begin=begin, noise=noise, size=size)
+        for name, (begin, noise, size, _) in KERNELS.items()
+    }
+    return each_in_new_jax(codes)
 
 
-def test_no_worker_outlives_its_kernel():
-    code = """
-    import shardviz as sv, jax.numpy as jnp
-    from shardviz.programs.backend.worker.process import workers
-    sv.compile(sv.program(jnp.sin, sv.array("x", (8,)), mesh="a=8"), "cpu:8")
-    print(*workers.pids)
-    """
-    (pid,) = map(int, in_new_python(code).split())
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_keeps_the_devices_it_has(name, kernels):
+    status, printed = kernels[name]
+    assert status == 0, printed
+    assert printed.splitlines()[-1].startswith(f"True {KERNELS[name][-1]} ")
+
+
+def test_a_fresh_kernel_keeps_its_one_device_and_no_worker_outlives_it():
+    said = in_new_python(FRESH.format(begin="", noise="pass", size=64))
+    *printed, pid = said.splitlines()[-1].split()
+    assert printed == ["True", "1", "3"]
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
