@@ -48,10 +48,11 @@ test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(PYTEST) -m "not long" tests shardviz notebooks
 
-# Tests that take long and seldom fail alone, lesson 7 and the appendices; .ci/run runs them.
+# Tests that take long and seldom fail alone, lessons 5 and 7, and the appendices; .ci/run runs them.
+LONG     ?= tests notebooks
 long: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(PYTEST) -m long tests notebooks
+	$(PYTEST) -m long $(LONG)
 
 # As `make test`, and which files and tests take the most time of the processor: `make slow TESTS=tests/layout`.
 TESTS    ?= tests shardviz notebooks

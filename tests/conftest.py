@@ -20,12 +20,16 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Tests check the placement and the values of arrays, not the speed of machine code. Without LLVM's
 # optimisations, compiles here, in workers, kernels and scripts take a fifth of the time. XLA's own
-# passes are unchanged.
+# passes are unchanged. LLVM compiles a module in one part, since each of 32 parts costs extra.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+QUICK_FLAGS: dict[str, object] = {}  # a flag that jaxlib does not know would end the process
+if version("jaxlib").startswith(("0.10.", "0.11.", "0.12.")):
+    QUICK_FLAGS["xla_cpu_parallel_codegen_split_count"] = 1
 if version("jaxlib").startswith("0.10."):  # later versions have only one kind of emitters
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "fusion_emitters" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
+    QUICK_FLAGS["xla_cpu_use_fusion_emitters"] = "false"
+flags = os.environ.get("XLA_FLAGS", "")
+added = [f"--{name}={value}" for name, value in QUICK_FLAGS.items() if name not in flags]
+os.environ["XLA_FLAGS"] = " ".join([flags, *added]).strip()
 
 # A process holds a million objects of jax and pytest until it ends. The garbage collector need not
 # visit them after every 700 new objects.
@@ -55,6 +59,7 @@ SECONDS = {
     "tests/browser/": 200,
     "tests/stages/": 115,
     "notebooks/07_will_it_fit.ipynb": 70,
+    "notebooks/05_one_block_four_tables.ipynb": 50,
     "tests/worker/test_forks.py": 65,
     "tests/worker/test_faults.py": 35,
     "tests/effects/test_prediction.py": 32,

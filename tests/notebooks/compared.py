@@ -7,8 +7,8 @@ lesson does not store, pictures, which each matplotlib draws in its own way, how
 took, how much memory the machine has, and how far results are rounded, which differs from one
 processor to another.
 
-The cells of the appendices are marked `long`, and those of lesson 7: it compiles an 8B model for a
-TPU slice twice, which takes longer than three other lessons.
+The cells of the appendices are marked `long`, and those of lessons 5 and 7, whose compiles for TPUs
+take about 110 seconds of processor time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.notebooks.outputs import KEY
 
 # What the names of these notebooks begin with.
-_LONG = ("a", "07_")
+_LONG = ("a", "05_", "07_")
 # What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
 _NOT_STORED = ("text/html", "text/latex", "text/markdown", "stderr")
 _TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"
