@@ -42,6 +42,7 @@ from shardviz.compiled.module import (
     InstructionSource,
 )
 from shardviz.compiled.readers import (
+    ELEMENTWISE,
     AskedLater,
     CannotSplit,
     Demand,
@@ -282,14 +283,15 @@ class Causes:
         if maker is None or not _alike(collective, maker):
             same_operation = False
         source = source or collective.source
-        if same_operation and maker is not None and _is_constraint(maker):
-            source, same_operation = _user(collective), False
+        user = _user(collective)
+        if same_operation and maker is not None and _is_complete(maker, user):
+            source, same_operation = user, False
         base = replace(base, operand=value.name, operation=_called(source, kind))
         if is_written(collective, source):
             return self._written(base, collective, source, number)
         if maker is None:
             return base
-        reader = source if source.is_named else _user(collective)
+        reader = source if source.is_named else user
         wanted_by = _called(reader, "") if reader.is_named else None
         if value.on_one:
             return FromOneDevice(**vars(base), wanted_by=wanted_by)
@@ -448,6 +450,17 @@ def _changes_split(instruction: Instruction) -> bool:
 
 def _is_constraint(instruction: Instruction) -> bool:
     return instruction.op.endswith("/sharding_constraint")
+
+
+def _is_complete(maker: Instruction, user: InstructionSource) -> bool:
+    """Whether an operation needs no collective of its own, so that `user` needs it.
+
+    XLA gives what it adds for the next operation the name of the operand: after a
+    sharding constraint always, and in jax 0.12 also after other operations.
+    """
+    if _is_constraint(maker):
+        return True
+    return maker.opcode in ELEMENTWISE and user.is_named and user != maker.source
 
 
 def _passes(instruction: Instruction, collective: Instruction) -> bool:

@@ -17,7 +17,8 @@ from shardviz.base.cause import REQUESTS, UNKNOWN, ValueName
 from shardviz.compiled.loops import is_kept
 from shardviz.compiled.module import Instruction, InstructionSource
 
-_ELEMENTWISE = frozenset({
+#: HLO opcodes that compute each element from the same element of their operands.
+ELEMENTWISE = frozenset({
     "abs", "add", "and", "atan2", "bitcast-convert", "cbrt", "ceil", "clamp", "clz",
     "compare", "complex", "convert", "cosine", "divide", "erf", "exponential",
     "exponential-minus-one", "floor", "imag", "is-finite", "log", "log-plus-one",
@@ -28,7 +29,7 @@ _ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 # Opcodes whose operand and result can have the same sharding.
-_KEEPS_ANY_SPLIT = _ELEMENTWISE | {"transpose", "broadcast"}
+_KEEPS_ANY_SPLIT = ELEMENTWISE | {"transpose", "broadcast"}
 _SHAPES_ONLY = {"reshape", "slice", "pad", "concatenate", "reverse"}
 _COPIES = {"copy", "bitcast", "copy-start", "copy-done", "opt-barrier"}
 _PASSES = _KEEPS_ANY_SPLIT | _SHAPES_ONLY | _COPIES
@@ -207,7 +208,7 @@ def _readers(place: _Place) -> Iterator[_Place]:
                 yield _Place(inside.parameters[0], path, through, dims)
             else:
                 yield _Place(reader, path, through, dims)
-        elif opcode in _ELEMENTWISE:
+        elif opcode in ELEMENTWISE:
             yield _Place(reader, path, through or reader, dims)
         elif reader.kind:
             yield _Place(reader, path, through, reader.shapes[0].dims)

@@ -903,9 +903,6 @@ CASES = (
     ),
 )
 
-# The XLA of jax 0.12 names the gather after tanh, the operand, not after the convolution.
-_NAMED_AFTER_OPERAND = "The cause of the gather is not known to be the convolution."
-
 OURS = (
     Case(
         "gradient of a grouped convolution",
@@ -916,7 +913,6 @@ OURS = (
         (GATHER, (D,)),
         None,
         advice="convolution",
-        missed=_NAMED_AFTER_OPERAND if jax.__version_info__ >= (0, 12) else "",
     ),
     Case(
         "top_k",
