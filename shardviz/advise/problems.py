@@ -18,10 +18,10 @@ from shardviz.axis_rules.optimizer_differences import Difference
 from shardviz.axis_rules.requests import Request, request
 from shardviz.axis_rules.rule_uses import Idle, RuleUse, rule_summary
 from shardviz.axis_rules.rules import Rule, Rules
-from shardviz.axis_rules.verdicts import BROKEN
 from shardviz.base.collective import Collective
 from shardviz.base.display import Fact
 from shardviz.base.format import plural
+from shardviz.base.layout import layout_errors
 from shardviz.base.mesh import MeshSpec
 from shardviz.compiled.checks import Check
 from shardviz.compiled.comparison import total_bytes
@@ -588,23 +588,24 @@ class _Arrays:
 
 
 def _without_layout(arrays: _Arrays) -> Iterator[NoLayout]:
-    by_reason: dict[str, list[str]] = {}
-    for path, reason in arrays.audit.problems.items():
-        by_reason.setdefault(str(reason), []).append(path)
-    for reason, paths in by_reason.items():
-        place = arrays.place(paths[0], _failing_dim(arrays.rows[paths[0]]))
-        yield NoLayout(tuple(paths), reason, place)
+    by_reason: dict[tuple[int | None, str], list[str]] = {}
+    for path in arrays.audit.problems:
+        for reason in _layout_problems(arrays.rows[path], arrays.audit.mesh):
+            by_reason.setdefault(reason, []).append(path)
+    for (dim, reason), paths in by_reason.items():
+        yield NoLayout(tuple(paths), reason, arrays.place(paths[0], dim))
 
 
-def _failing_dim(row: Request) -> int | None:
-    """Returns the dimension for which a rule requests an impossible split, or None."""
-    if row.resolution is None:
-        return None
-    for dim, winner in enumerate(row.resolution.winners):
-        if winner is not None:
-            if row.resolution.verdict(dim, winner).outcome in BROKEN:
-                return dim
-    return None
+def _layout_problems(row: Request, mesh: MeshSpec) -> list[tuple[int | None, str]]:
+    """Returns all dimensions that cannot be split, each with the reason.
+
+    The dimension is None if the array cannot be laid out for another reason.
+    """
+    problems: list[tuple[int | None, str]] = []
+    if row.spec is not None and row.spec.rank <= len(row.shape):
+        for dim, error in layout_errors(row.shape, row.spec, mesh):
+            problems.append((dim, str(error)))
+    return problems or [(None, str(row.problem))]
 
 
 def _misspelt(arrays: _Arrays) -> Iterator[MisspeltName]:

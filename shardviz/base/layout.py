@@ -12,7 +12,7 @@ Arrays as large as the mesh are created only when needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 
 from shardviz.base.array_spec import dtype_name, read_shape, size_in_bytes
 from shardviz.base.display import Displayed, Fact
-from shardviz.base.errors import LayoutError
+from shardviz.base.errors import LayoutError, ShardvizError
 from shardviz.base.format import listed, plural, shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import check_size
@@ -382,11 +382,29 @@ def lay_out_parsed(
         counts[dim] = parts
         shard[dim], remainder = divmod(sizes[dim], parts)
         if remainder:
-            free = tuple(a for a in mesh.axis_names if a not in spec.axes)
-            misfit = Misfit.find(sizes[dim], axes, mesh, free)
-            assert misfit is not None
-            raise LayoutError(f"Dimension {dim}: {misfit}")
+            raise next(layout_errors(sizes, spec, mesh))[1]
     return Layout(sizes, dtype, mesh, spec, tuple(counts), tuple(shard))
+
+
+def layout_errors(
+    sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec
+) -> Iterator[tuple[int, ShardvizError]]:
+    """Finds dimensions that a spec cannot split, although it has the array's rank.
+
+    Yields:
+        A dimension, and the error.
+
+    >>> mesh = MeshSpec(("data", "model"), (4, 4))
+    >>> spec = Spec.parse("data, model")
+    >>> [dim for dim, _ in layout_errors((510, 8190), spec, mesh)]
+    [0, 1]
+    """
+    yield from spec.axis_errors(mesh)
+    free = tuple(a for a in mesh.axis_names if a not in spec.axes)
+    for dim, axes in enumerate(spec.dims):
+        misfit = Misfit.find(sizes[dim], axes, mesh, free)
+        if misfit is not None:
+            yield dim, LayoutError(f"Dimension {dim}: {misfit}")
 
 
 def layout_from_indices(

@@ -8,7 +8,7 @@ and a spec shorter than the array leaves the other dimensions unsplit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -172,24 +172,36 @@ class Spec(Displayed):
                 unconstrained, unreduced or reduced mark that the mesh's axis types
                 forbid.
         """
+        for _, error in self.axis_errors(mesh):
+            raise error
+        if self.unconstrained or self.unreduced or self.reduced:
+            self._check_marks(mesh)
+
+    def axis_errors(self, mesh: MeshSpec) -> Iterator[tuple[int, SpecError]]:
+        """Finds axes that the mesh lacks, and repeated axes.
+
+        Yields:
+            A dimension, and the error of one of its axes.
+        """
         dim_of_axis: dict[str, int] = {}
         for dim, axes in enumerate(self.dims):
             for axis in axes:
                 if axis not in mesh.shape:
-                    raise SpecError(
+                    error = SpecError(
                         f"Dimension {dim} is to be split over {shown(axis)}, which is no"
                         f" axis of the mesh ({mesh})."
                         f"{suggestion(axis, mesh.axis_names)}"
                     )
-                if axis in dim_of_axis:
-                    raise SpecError(
+                    yield dim, error
+                elif axis in dim_of_axis:
+                    error = SpecError(
                         f"Mesh axis {shown(axis)} is named twice, for dimension"
                         f" {dim_of_axis[axis]} and for dimension {dim}; it can split one of them,"
                         " once."
                     )
-                dim_of_axis[axis] = dim
-        if self.unconstrained or self.unreduced or self.reduced:
-            self._check_marks(mesh)
+                    yield dim, error
+                else:
+                    dim_of_axis[axis] = dim
 
     def _check_marks(self, mesh: MeshSpec) -> None:
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))

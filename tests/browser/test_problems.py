@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Locator, Page, expect
 
+import shardviz as sv
 from shardviz.axis_rules.audit import audit
 from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.explorer.session import Session
@@ -11,7 +12,7 @@ from shardviz.gallery import programs
 from shardviz.runs.cache import ExecutableCache
 from tests.browser.test_contract import Kernel
 from tests.browser.test_fit import wrong_in
-from tests.browser.views import opened, show_view
+from tests.browser.views import open_tab, opened, show_view
 
 WAIT_S = 120
 # Whether what is open over the page is inside of the Explorer.
@@ -92,6 +93,57 @@ def test_fix_leads_to_remedies_and_the_problem_goes(page: Page, complaints):
     assert head(page).inner_text() != before
     head(page).get_by_role("button").first.click()
     expect(rows(page).filter(has_text="embd")).to_have_count(0)
+    kernel.made.close()
+
+
+def test_a_program_without_a_plan_lists_all_reasons_in_every_tab_with_fix(page: Page, complaints):
+    table = [("batch", "data"), ("mlp", "model"), ("embed", "data")]
+    w, x = sv.array("w", (4094, 8190), "embed mlp"), sv.array("x", (510, 4096), "batch embed")
+    program = sv.program(lambda w, x: (w @ w.T, x), w, x, mesh="data=4, model=4", rules=table)
+    kernel = live(page, open_explorer(program, ExecutableCache()))
+    show_view(page, "Program")
+    settled(kernel)
+    headline = page.get_by_role("group", name="Least time")
+    reasons = page.get_by_role("alert")
+    for tab in ("Timeline", "Collectives", "Values", "Memory"):
+        open_tab(page, tab)
+        expect(headline).to_have_text("There is no plan, so least times and memory are not known.")
+        expect(reasons).to_contain_text("No plan.")
+        listed = reasons.get_by_role("listitem")
+        expect(listed).to_have_count(3)
+        expect(listed.nth(0)).to_contain_text("Dimension 0: 4,094 does not divide by 4 (data)")
+        expect(listed.nth(1)).to_contain_text("Dimension 1: 8,190 does not divide by 4 (model)")
+        expect(listed.nth(2)).to_contain_text("x cannot be laid out. Dimension 0: 510")
+        body = page.get_by_role("tabpanel", name=f"Tab {tab}")
+        expect(body).not_to_contain_text("does not divide")
+        expect(body).not_to_contain_text("compile says")
+    reasons.get_by_role("button", name="Fix x.batch").click()
+    kernel.answer()
+    page.get_by_role("button", name="Apply").first.click()
+    settled(kernel)
+    show_view(page, "Program")
+    expect(reasons.get_by_role("listitem")).to_have_count(2)
+    # The reasons are those of the program as it is now.
+    kernel.made.session.edit("mesh", "data=2, model=2")
+    settled(kernel)
+    expect(reasons).to_be_hidden()
+    expect(headline).to_contain_text("by the plan")
+    kernel.made.close()
+
+
+def test_a_program_that_raises_has_its_error_above_the_tabs(page: Page, complaints):
+    x = sv.array("x", (64, 64), spec="data")
+    program = sv.program(lambda x: x.reshape(3, 5), x, mesh="data=4")
+    kernel = live(page, open_explorer(program, ExecutableCache()))
+    show_view(page, "Program")
+    settled(kernel)
+    for tab in ("Timeline", "Collectives", "Values", "Memory"):
+        open_tab(page, tab)
+        expect(page.get_by_role("alert")).to_contain_text("(3, 5)")
+        expect(page.get_by_role("alert").get_by_role("listitem")).to_have_count(0)
+    expect(page.get_by_role("group", name="Least time")).to_have_text(
+        "There is no plan, so least times and memory are not known."
+    )
     kernel.made.close()
 
 

@@ -235,6 +235,29 @@ def test_a_row_of_all_layers_expands_with_the_mouse_and_the_keys(page, tmp_path)
     expect(page.locator(".sv-crow").first).to_have_attribute("aria-selected", "true")
 
 
+def test_collectives_of_a_compile_name_its_devices_beside_least_times_of_the_plan(page, tmp_path):
+    opened(page, tmp_path, RESULTS)
+    headline = page.get_by_role("group", name="Least time")
+    expect(headline).to_contain_text("TPU v5e 2×4, by the plan")
+    compiled = f"compiled for {REPORT.target}"
+    open_tab(page, "Collectives")
+    table = page.locator(".sv-ctable")
+    expect(table).to_contain_text(compiled)
+    page.locator(".sv-crow").first.click()
+    strip = page.get_by_label("The chosen collective")
+    expect(strip).to_contain_text(compiled)
+    open_tab(page, "Timeline")
+    expect(strip).to_contain_text(compiled)
+    # The bar of the headline opens the collectives that it adds up.
+    headline.locator(".sv-hbar").first.click()
+    expect(table).to_contain_text("by the plan")
+    assert len(rows(page)) == len(PLAN.collectives)
+    page.locator(".sv-crow").first.click()
+    expect(strip).to_contain_text("by the plan")
+    page.get_by_role("button", name="From partitioned to compiled").click()
+    expect(page.locator(".sv-ctable th").last).to_have_text(f"from partitioned to {compiled}")
+
+
 def test_all_causes_of_a_combined_collective_can_be_read(page, tmp_path):
     page.set_viewport_size({"width": 848, "height": 620})
     opened(page, tmp_path, RESULTS)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import shardviz as sv
 from shardviz.advise import problems as finding
 from shardviz.advise.panel.problems_view import of_document, of_results, problems_view
 from shardviz.advise.problems import (
@@ -243,6 +244,25 @@ def reported(made: Session, **report: object) -> StageResults:
 
 
 SPLIT = [("a", (64, 64), "batch mlp")]
+
+
+def test_each_dimension_that_cannot_be_split_is_a_problem_of_its_own():
+    alike = [(f"layers.{n}.w", (510, 8191), "batch mlp") for n in range(3)]
+    twice = ArraySpec("c", (8, 8), spec="data, data")
+    unknown = ArraySpec("d", (6, 8), spec="data, expert")
+    program = sv.program(lambda *arrays: arrays, twice, unknown, mesh="data=4, model=2")
+    rows = [r for r in view(session(alike))["rows"] if r["code"] == "no layout"]
+    assert [(r["at"], r["place"]["dim"], r["mends"]) for r in rows] == [
+        ("layers.0.w.batch", 0, True),
+        ("layers.0.w.mlp", 1, True),
+    ]
+    assert all("layers 0 to 2" in r["text"] for r in rows)
+    texts = [r["text"] for r in view(session_on(program))["rows"] if r["severity"] == "fails"]
+    assert [text.split(".")[0] for text in texts] == ["c cannot be laid out"] + 2 * [
+        "d cannot be laid out"
+    ]
+    for text, words in zip(texts, ("named twice", "'expert'", "6 does not divide"), strict=True):
+        assert words in text
 
 
 def test_a_target_of_another_size_fails_with_the_mesh_that_fits():

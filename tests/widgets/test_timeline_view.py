@@ -80,14 +80,14 @@ def test_least_times_of_attached_devices_are_not_shown_beside_those_of_a_suggest
     report = Report("f", "attached", collectives=(), cost={"flops": 1e9}, mesh=MESH)
     report = report.replace(roofline=roofline(report, find_chip("h100")))
     found = view(layers(2, MESH), "attached", report=report, target="attached")
-    assert "headline" not in found
+    assert not found["headline"]["parts"]
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
         (view(None), "There is no plan yet"),
-        (view(REFUSED), "Both sides contract over model."),
+        (view(REFUSED), "There is no plan, so least times and memory are not known."),
         (view(layers(2), mesh=make_mesh(data=4)), "16"),
         (view(layers(2)), "There is no plan yet"),  # of the mesh before the last edit
     ],
@@ -95,6 +95,7 @@ def test_least_times_of_attached_devices_are_not_shown_beside_those_of_a_suggest
 def test_without_a_timeline_it_says_why(found, words):
     assert words in found["words"]
     assert "lanes" not in found
+    assert (found["headline"]["note"], found["headline"]["memory"]) == (found["words"], "")
 
 
 def test_every_axis_that_communicates_has_a_lane_in_the_order_of_the_mesh():

@@ -11,7 +11,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.plain_names import PlainNames
-from shardviz.compiled.panel.report_view import planned_headline
+from shardviz.compiled.panel.report_view import headline_view, planned_headline
 from shardviz.compiled.timeline import Span, Timeline, timeline
 from shardviz.compiled.words import timeline as wording
 from shardviz.compiled.words.roofline import time_text
@@ -105,10 +105,10 @@ def _view_of(request: TimelineRequest) -> JsonDict:
     """
     results, placement = request.results, request.placement
     plan, is_described = results.plan, topology_of(request.target) is not None
+    if plan is not None and plan.error is not None:
+        return _nothing(wording.NOT_PLANNED)
     if is_described and placement is None:
         return _nothing(why_no_placement(request.mesh, request.target))
-    if plan is not None and plan.error is not None:
-        return _nothing(str(plan.error))
     # The plan may be for the mesh before the last edit.
     if plan is None or plan.mesh.shape != request.mesh.shape:
         return _nothing(wording.NO_PLAN)
@@ -131,7 +131,7 @@ def _view_of(request: TimelineRequest) -> JsonDict:
 
 
 def _nothing(words: str) -> JsonDict:
-    return {"words": words}
+    return {"words": words, "headline": headline_view(None, None, "", words)}
 
 
 def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:

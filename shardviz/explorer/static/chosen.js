@@ -2,9 +2,10 @@
 // The selected collective: what it is, why it is there, its steps, and changes that would help.
 // It is shown below the list of collectives, and below the timeline.
 import { ChangesList } from "./changes.js";
-import { tagsOf } from "./collectives.js";
+import { stageWords, tagsOf } from "./collectives.js";
 import { button, fill, h, setText, toggle } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
+import { OUT_OF_DATE } from "./stages.js";
 
 /** @import { Stages } from "./stages.js" */
 
@@ -58,7 +59,8 @@ export class ChosenCollective {
     const alike = groupOf(data, this.key);
     const others = alike && alike.members > 1 && `1 of ${alike.members.toLocaleString("en")} alike`;
     const became = [alike?.became, ...(alike?.tags ?? [])];
-    const about = [`${c.bytes} per device`, time, others, c.facts, ...became];
+    const stage = [stageWords(data, Number(this.key?.[0])), old && OUT_OF_DATE];
+    const about = [...stage, `${c.bytes} per device`, time, others, c.facts, ...became];
     const facts = about.filter(Boolean).join(" · ");
     const over = c.axes.length ? " over " : " ";
     const line = h("code", { text: c.source, title: [c.shape, c.op, ...c.stack].join("\n") });

@@ -124,13 +124,10 @@ export class CollectivesPanel {
 
   /** @param {Stages} data */
   failures({ error, stages: [plan] }) {
-    // Hide the error of a previous program.
-    const current = error && this.states[COMPILED] !== "old";
-    const parts = current ? [failureNote(error.title, error.message, error.source)] : [];
-    // If tracing fails, every stage has the same error, so show it only once.
-    const twice = error && plan.title.startsWith(error.message);
-    if (plan.state === "failed" && !twice) parts.push(failureNote("No plan", plan.title, ""));
-    return parts;
+    // Hide the error of a previous program, and one that is shown as that of the plan.
+    const twice = this.states[0] === "failed" && error && plan.title.startsWith(error.message);
+    if (!error || twice || this.states[COMPILED] === "old") return [];
+    return [failureNote(error.title, error.message, error.source)];
   }
 
   /** @param {Stages} data */
@@ -139,7 +136,7 @@ export class CollectivesPanel {
     const state = this.states[stage];
     const collectives = data.collectives[stage];
     if (state === "none") return [mutedNote(stateText(data, stage))];
-    if (!collectives.length) return noRows(state);
+    if (!collectives.length) return data.stages[stage].state === "failed" ? [] : noRows(state);
     const groups = data.groups[stage];
     const became = groups.map((group) => [group.became, ...group.tags].filter(Boolean).join("; "));
     const differs = became.some((words) => words && words !== AS_PLANNED);
@@ -153,11 +150,14 @@ export class CollectivesPanel {
       differs && ["what became of it", "18%"],
       "from",
     ];
+    const about = [stageWords(data, stage), state === "old" && OUT_OF_DATE]
+      .filter(Boolean)
+      .join(" · ");
     const style = `${differs ? "sv-c5" : "sv-c4"} ${state === "old" ? "sv-faded" : ""}`;
     return [
+      h("div", { class: "sv-muted", text: about }),
       table(/** @type {Title[]} */ (titles.filter(Boolean)), rows, style, LABEL),
       ...(omitted ? [mutedNote(`And ${omitted.toLocaleString("en")} smaller ones.`)] : []),
-      ...(state === "old" ? [mutedNote(`${OUT_OF_DATE}.`)] : []),
     ];
   }
 
@@ -225,7 +225,7 @@ export class CollectivesPanel {
       const key = after.length ? `${to}:${after[0]}` : `${from}:${before[0]}`;
       return this.row([key], label, h("td", { text: words, title: words }));
     });
-    const title = `from ${STAGE_NAMES[from + 1]} to ${STAGE_NAMES[to + 1]}`;
+    const title = `from ${STAGE_NAMES[from + 1]} to ${stageWords(data, to)}`;
     return [table([["what", "150px"], title], rows, "sv-c2", LABEL)];
   }
 
@@ -303,8 +303,13 @@ export function tagsOf({ axes: numbers }, axes) {
   return axes.map((axis) => axisTag(axis, axisColour(axisNumber(numbers, axis))));
 }
 
+/** Names a stage, and the devices that it was compiled for. @param {Stages} data @param {number} stage */
+export function stageWords({ headline }, stage) {
+  return stage ? `${STAGE_NAMES[stage + 1]} for ${headline.where}` : "by the plan";
+}
+
 /** Explains why a stage has no collectives to show. @param {Stages} data @param {number} stage */
-function stateText(data, stage) {
+export function stateText(data, stage) {
   const { name, text, title } = data.stages[stage];
   return `${name[0].toUpperCase()}${name.slice(1)}: ${text}. ${title}`;
 }
@@ -336,7 +341,6 @@ export function table(titles, rows, style = "", label) {
 
 /** The note in an empty table: no collectives are needed, or they are unknown. @param {StageState} state */
 function noRows(state) {
-  if (state === "failed") return []; // the error is shown above the table
   return [mutedNote(state === "old" ? NONE_BEFORE : NONE_NEEDED)];
 }
 

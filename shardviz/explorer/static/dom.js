@@ -65,7 +65,8 @@ export function fill(node, ...children) {
 /** Returns whether the data differs from the data shown last, and records it as shown. @param {{key: string}} shown @param {unknown} now */
 export function isNew(shown, now) {
   const before = shown.key;
-  shown.key = JSON.stringify(now);
+  // JSON has no undefined, and would write it as null.
+  shown.key = JSON.stringify(now, (_, value) => value ?? String(value));
   return shown.key !== before;
 }
 

@@ -88,6 +88,7 @@ class Page {
       links: (value) => this.live && this.send({ kind: "links", value }),
       position: () => edit("by", "position"),
       play: (value) => this.live && this.send({ kind: "play", value }),
+      problem: (problem, live) => this.problems.row(problem, live),
       changes: {
         ask: (value) => this.send({ kind: "changes", value }),
         take: (number) => this.send({ kind: "take", value: String(number) }),
@@ -428,6 +429,7 @@ class Page {
       theme,
       movements: this.get("movements"),
       changes_data: this.get("changes_data"),
+      problems_data: this.get("problems_data"),
     });
   }
 

@@ -41,12 +41,13 @@ export class Headline {
     this.node = h("div", { class: "sv-headline", role: "group", "aria-label": "Least time" });
     this.key = "";
     this.high = 76; // pixels, once it has times
+    this.byPlan = false;
   }
 
   /**
    * @param {HeadlineData} compiled
-   * @param {HeadlineData | undefined | null} planned the headline from the plan, for the current program
-   *   and target; null while it is being made
+   * @param {HeadlineData | undefined | null} planned the headline from the plan, or why it has none,
+   *   for the current program and target; null while it is being made
    * @param {Record<string, number>} axes the indices of the mesh axes
    * @param {boolean} old true if the program or its target was edited since the compile
    * @param {boolean} live whether a kernel answers
@@ -59,6 +60,7 @@ export class Headline {
     // Ignore a compile for another program or target.
     const data = complete && !old ? compiled : planned;
     const { node } = this;
+    this.byPlan = data === planned;
     // Below it, nothing moves while it waits.
     if (node.querySelector(".sv-hbars")) this.high = node.offsetHeight;
     node.style.minHeight = data === null ? `${this.high}px` : "";

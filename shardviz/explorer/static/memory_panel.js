@@ -87,7 +87,7 @@ export class MemoryPanel {
     const unknown = !chart && !parts.length;
     const verdict = unknown || old ? least : { sentence, over };
     const fits = h("b", { class: verdict.over ? "sv-bad" : "", text: verdict.sentence });
-    if (unknown) return fill(this.node, fits, ...estimateRows(estimate));
+    if (unknown) return fill(this.node, fits, ...estimateRows(estimate, planned?.note));
     const about = old ? `  ${OUT_OF_DATE}. Below is the last one, for ${target}.` : `  ${target}`;
     const faded = { class: old ? "sv-faded" : "" };
     const peak = h("div", { ...faded, text: chart?.sentence });
@@ -169,9 +169,9 @@ export class MemoryPanel {
   }
 }
 
-/** The memory that a plan estimates. @param {Estimate | null} [estimate] */
-function estimateRows(estimate) {
-  if (!estimate) return [mutedNote(NOT_COMPILED)];
+/** The memory that a plan estimates, or why there is no plan. @param {Estimate | null} [estimate] @param {string} [why] */
+function estimateRows(estimate, why) {
+  if (!estimate) return [mutedNote(why || NOT_COMPILED)];
   const { note, parts, values, more } = estimate;
   const rows = values.map((cells) =>
     h("div", { class: "sv-memrow", title: cells.join(" · ") }, ...cut(cells)),

@@ -1,9 +1,9 @@
 // @ts-check
 // The Program view: the stages of a program, its least time, and tabs with details.
 import { ChosenCollective, find } from "./chosen.js";
-import { CollectivesPanel } from "./collectives.js";
+import { CollectivesPanel, failureNote, stateText } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
-import { button, fill, h, setText, toggle } from "./dom.js";
+import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
 import { MemoryPanel } from "./memory_panel.js";
 import { outOfDate, reportTab } from "./report_tabs.js";
@@ -17,13 +17,14 @@ import { besideView } from "./views.js";
 /** @import { Report } from "./report_tabs.js" */
 /**
  * Requests to the page: edit, run an action, explain a value, draw a collective's links, show
- * devices by position, play steps.
+ * devices by position, play steps, create the row of a problem.
  * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
  *   why: (name: string) => void, links: (key: string | null) => void,
  *   position: () => void, play: (key: string) => void,
+ *   problem: (problem: import("./problems.js").Problem, live: boolean) => HTMLElement,
  *   changes: import("./changes.js").Calls}} Calls
  */
-/** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data">} Parts */
+/** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data" | "problems_data">} Parts */
 /**
  * The data that the panel shows.
  * @typedef {import("./stages.js").KnownStages & Parts & {code: Record<string, string>,
@@ -71,6 +72,11 @@ export class ProgramPanel {
     });
     this.player = new Player({ close: () => this.closePlayer() });
     this.askPlay = calls.play;
+    this.problem = calls.problem;
+    /** Why a page without a kernel has no plan. */
+    this.never = "";
+    /** Why the program has no plan, above the tabs that need one. */
+    this.noPlan = { key: "", node: h("div", { class: "sv-noplan", hidden: true }) };
     /** True while the player is open. */
     this.playing = false;
     /** The collective, stages and target of the requested steps. @type {[string, object | null, string]} */
@@ -96,7 +102,7 @@ export class ProgramPanel {
   build() {
     const actions = h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run);
     const tabs = h("div", { class: "sv-tabline" }, this.tabs.node, this.status, actions);
-    const left = h("div", { class: "sv-programleft" }, tabs, this.body);
+    const left = h("div", { class: "sv-programleft" }, tabs, this.noPlan.node, this.body);
     this.main = h("div", { class: "sv-programmain" }, left, this.beside);
     return h(
       "section",
@@ -121,7 +127,12 @@ export class ProgramPanel {
   /** Opens what a part of the headline is about. @param {string} part "memory", "compute", ..., or a collective's key */
   openPart(part) {
     if (part.includes(":")) return this.openCollective(part);
-    if (part === "collectives") return this.openCollectives("");
+    if (part === "collectives") {
+      // The bar is that of the plan, or of the compile.
+      this.open("Collectives");
+      this.collectives.open(this.headline.byPlan ? "1" : "");
+      return this.refresh();
+    }
     this.open(part === "peak" ? "Memory" : "Timeline");
     if (part !== "peak") this.timeline.chooseLongest(part);
   }
@@ -269,7 +280,8 @@ export class ProgramPanel {
     this.drawnBy = devices.by;
     const linksVisible = this.hasSpaceBeside && devices.by === "position";
     this.chosen.links.hidden = !live || Boolean(devices.no_positions) || linksVisible;
-    this.values.show(plan);
+    this.never = live ? "" : stateText(shown.stages, 0);
+    this.values.show(plan, hasNoPlan(shown), this.never);
     toggle(this.values.node, "sv-vold", isOutOfDate(shown, 0));
     if (explanation.value) {
       this.values.showExplanation(
@@ -319,6 +331,7 @@ export class ProgramPanel {
     this.headline.show(stages.headline, this.planned, stages.axes, old, shown.live);
     this.showStatus(report, old ? OUT_OF_DATE : outOfDate(report, isCurrent(report, shown)));
     this.showChanges();
+    this.showNoPlan(shown);
     this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
     this.showBody(shown);
@@ -337,6 +350,21 @@ export class ProgramPanel {
     const last = report.cancelled ?? (old || report.verdict);
     this.status.title = last;
     setText(this.status, last);
+  }
+
+  /** Lists why the program cannot be planned: its inputs, or else the error. @param {Shown} shown */
+  showNoPlan(shown) {
+    const { problems_data: problems, stages, view, live } = shown;
+    const { noPlan } = this;
+    noPlan.node.hidden = !hasNoPlan(shown) || this.playing || /Checks|Code/.test(this.tab);
+    const current = problems.revision === view.revision ? problems.rows : [];
+    const rows = current.filter(({ code }) => code === "no layout");
+    const [{ title }] = stages.stages;
+    if (!isNew(noPlan, [rows, title, live])) return;
+    const list = rows.map((problem) => this.problem(problem, live));
+    const error = failureNote("No plan", list.length ? "" : title, "");
+    fill(noPlan.node, error);
+    if (list.length) error.append(h("div", { role: "list" }, ...list));
   }
 
   /** Shows a panel in the body; returns true if the body did not show it before. @param {HTMLElement} panel */
@@ -368,7 +396,8 @@ export class ProgramPanel {
     if (this.tab === "Timeline") {
       this.put(this.timeline.node);
       const { timeline } = shown;
-      this.timeline.show(isCurrent(shown.timeline, shown) ? timeline : { words: "" }, shown.theme);
+      const words = { words: this.never };
+      this.timeline.show(isCurrent(timeline, shown) ? timeline : words, shown.theme);
       return this.putChosen(this.timeline.node);
     }
     if (this.tab === "Values") {
@@ -399,4 +428,9 @@ export class ProgramPanel {
 /** True if the program or its target was edited since a stage; 2 is the compile. @param {Shown} shown @param {number} [stage] */
 function isOutOfDate({ stages, view, target }, stage = 2) {
   return stageState(stages, stage, view.revision, target) === "old";
+}
+
+/** Whether the current program cannot be planned. @param {Shown} shown */
+function hasNoPlan({ stages, view, target }) {
+  return stageState(stages, 0, view.revision, target) === "failed";
 }

@@ -8,7 +8,8 @@ import { axisTag, button, fill, h, onResize, setText } from "./dom.js";
 
 /**
  * The least times in program order, or why there are none, from `timeline_view.py`. `revision` is
- * the program's. `headline` is computed from the plan; it is missing after a compile for `target`.
+ * the program's. `headline` is computed from the plan, and its note says why there are no times; it
+ * is missing after a compile for `target`.
  * @typedef {(NoTimeline | TimelineData) & {revision: number, target: string,
  *   headline?: import("./headline.js").HeadlineData}} Timeline
  */

@@ -1,11 +1,11 @@
 // @ts-check
 // The Values tab: every value of a program, and why it has its sharding.
 // Folding and selecting need no kernel; explanations do.
-import { failureNote, mutedNote } from "./collectives.js";
+import { mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { searchField } from "./controls.js";
 import { axisDot, button, fill, h, rowAfter } from "./dom.js";
-import { onResize, rowsInSight, scrollToRow, toggle } from "./dom.js";
+import { onResize, rowsInSight, scrollToRow, setText, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { VALUE_COLUMNS, callCells, valueCells } from "./value_cells.js";
@@ -47,7 +47,7 @@ export class ValuesPanel {
     this.grid = this.treeGrid();
     const label = { "aria-label": "Why this sharding", tabindex: "0" };
     this.side = h("aside", { class: "sv-vside", ...label });
-    this.message = h("div", { class: "sv-vmessage" });
+    this.message = h("p", { class: "sv-muted" });
     this.main = h("div", { class: "sv-vmain" }, this.grid, this.side);
     this.node = h("div", { class: "sv-values" }, this.message, this.main);
     // Only visible rows exist, so repaint if the height changes.
@@ -75,8 +75,12 @@ export class ValuesPanel {
   /**
    * Shows a plan. Keeps the selected value and the folds if the new plan has them, too.
    * @param {PlanView} data
+   * @param {boolean} failed whether the current program cannot be planned, which the page explains
+   * @param {string} never why a page without a kernel has no plan
    */
-  show(data) {
+  show(data, failed = false, never = "") {
+    this.message.hidden = failed || !(data.error || data.waiting);
+    setText(this.message, never || NO_PLAN);
     if (data === this.data) return;
     this.data = data;
     const usable = !data.waiting && data.count > 0;
@@ -84,9 +88,6 @@ export class ValuesPanel {
     this.old = !usable && this.plan !== null && Boolean(data.error);
     toggle(this.main, "sv-vold", this.old);
     this.main.hidden = !usable && !this.old;
-    const { error, waiting } = data;
-    this.message.hidden = !error && !waiting;
-    fill(this.message, error ? failureNote("", error, "") : mutedNote(NO_PLAN));
     if (this.old) return;
     if (usable) return this.showPlan(data);
     this.plan = null;
