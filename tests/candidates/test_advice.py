@@ -61,7 +61,11 @@ def data_parallel(name):
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("adam", "cpu:8"), ("autoencoder", "cpu:8"), ("microbatches", "tpu:v5e:2x4")],
+    [
+        pytest.param("adam", "cpu:8", marks=pytest.mark.long),
+        ("autoencoder", "cpu:8"),
+        ("microbatches", "tpu:v5e:2x4"),
+    ],
 )
 def test_a_batch_stays_split(name, target, eight_devices):
     fn, arguments = data_parallel(name)

@@ -47,41 +47,40 @@ def environment_of(tmp_path, name):
     }[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "times"),
-    [
-        pytest.param("a cache on disk", 2, marks=pytest.mark.long),
-        ("settings", 1),
-        ("a file of flags", 1),
-    ],
-)
-def test_what_is_set_for_the_kernel_changes_nothing_in_the_worker(name, times, tmp_path):
-    for _ in range(times):
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env={**os.environ, **environment_of(tmp_path, name)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        found, locked = json.loads(done.stdout.splitlines()[-1])
-        assert found == [["all-reduce", ["data"], 256]]
-        assert locked == ["all-reduce"]
-
-
-def test_a_worker_starts_although_the_working_folder_was_removed(tmp_path):
-    removed = f"import os; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})"
+def result(code: str, variables: dict[str, str]) -> tuple[list, list]:
+    """What SCRIPT prints in a new process: the collectives of a run, and those of a lock."""
     done = subprocess.run(
-        # After its imports: numpy's own may fail in such a folder.
-        [sys.executable, "-c", SCRIPT.replace("\ndef f(", f"\n{removed}\ndef f(")],
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    found, locked = json.loads(done.stdout.splitlines()[-1])
+    return found, locked
+
+
+EXPECTED = [["all-reduce", ["data"], 256]], ["all-reduce"]
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [pytest.param("a cache on disk", 2, marks=pytest.mark.long), ("settings", 1)],
+)
+def test_what_is_set_for_the_kernel_changes_nothing_in_the_worker(name, times, tmp_path):
+    for _ in range(times):
+        assert result(SCRIPT, environment_of(tmp_path, name)) == EXPECTED
+
+
+def test_a_file_of_flags_and_a_removed_working_folder_change_nothing_in_the_worker(tmp_path):
+    removed = str(tmp_path / "removed")
+    os.mkdir(removed)
+    remove = f"import os; os.chdir({removed!r}); os.rmdir({removed!r})"
+    # After its imports: numpy's own may fail in such a folder.
+    code = SCRIPT.replace("\ndef f(", f"\n{remove}\ndef f(")
+    assert result(code, environment_of(tmp_path, "a file of flags")) == EXPECTED
 
 
 def test_what_changes_the_program_is_passed_on(tmp_path):
