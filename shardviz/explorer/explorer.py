@@ -78,7 +78,6 @@ PANELS: tuple[type[Panel], ...] = (
 BEAT_WAIT_S = 0.5
 # Maximum number of pages whose open view is remembered.
 MOST_PAGES = 8
-_VIEW = "application/vnd.jupyter.widget-view+json"
 P = TypeVar("P", bound=Panel)
 
 
@@ -135,15 +134,18 @@ class Explorer(anywidget.AnyWidget):
         self.stages = StageViews(self.planner)
         self._panels = [kind(self) for kind in PANELS]
         self._intents = self._all_intents()
-        # Declared before the widget opens, so that its first message has all traits.
+        first: JsonDict = {}
         for panel in self._panels:
-            self.declare(**panel.traits)
-        names = [name for panel in self._panels for name in panel.traits]
-        super().__init__(drawn=["answer", *names], **kwargs)
+            first.update(panel.traits)
+        self.declare(**first)
+        # Refreshed before the widget opens, so that its first message has all data. A
+        # thread that a panel starts must wait until then.
+        with self.lock:
+            self._refresh()
+            self._refresh_after(Event.WORK)
+            super().__init__(drawn=["answer", *first], **kwargs)
         session.listen(self._session_changed)
         self.on_msg(self._receive)
-        self._refresh()
-        self._refresh_after(Event.WORK)
 
     # --- for people ---------------------------------------------------------------
 
@@ -478,11 +480,12 @@ class Explorer(anywidget.AnyWidget):
         return bundle
 
     def _ipython_display_(self) -> None:
-        """Displays a static picture and the live view as two outputs in Jupyter.
+        """Displays the live view and a static picture as two outputs in Jupyter.
 
         JupyterLab and Notebook show only one MIME type per output, and prefer the live
         view, which is an error message without a kernel. A picture in a separate output
-        remains visible. The style sheet hides it while the live view is shown.
+        remains visible. The style sheet hides it while the live view is shown. The live
+        view is first, because matplotlib takes longer to draw than the page.
 
         Raises:
             NotImplementedError: outside Jupyter; IPython then displays one output with
@@ -493,10 +496,12 @@ class Explorer(anywidget.AnyWidget):
             raise NotImplementedError
         from IPython.display import display
 
-        forms = dict(_as_tuple(self._repr_mimebundle_())[0])
-        live = {_VIEW: forms.pop(_VIEW), "text/plain": ""}
-        display(forms, metadata={"needs_background": "light"}, raw=True)
-        display(live, raw=True)
+        live = _as_tuple(super()._repr_mimebundle_())[0]
+        display({**live, "text/plain": ""}, raw=True)
+        # Some programs cannot be drawn.
+        with contextlib.suppress(ShardvizError):
+            forms = self.session.program._repr_mimebundle_()
+            display(forms, metadata={"needs_background": "light"}, raw=True)
 
 
 def _why(error: Exception) -> str:

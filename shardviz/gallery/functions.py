@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib
+from typing import Any
 
 import numpy as np
 
-# jax is imported here and not inside each function, because users see and paste the
-# source of single functions. Without jax, functions can still be named, shown and laid
-# out, but not called.
-with contextlib.suppress(ModuleNotFoundError):
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import AxisType, Mesh, NamedSharding
-    from jax.sharding import PartitionSpec as P
+
+class _OnUse:
+    """A module, or a name in it, that is imported when it is first used.
+
+    Importing jax takes longer than everything else that the Explorer does before its
+    first picture. The functions cannot import it themselves, because users see and
+    paste the source of single functions.
+    """
+
+    def __init__(self, module: str, name: str = ""):
+        self._module, self._name = module, name
+
+    def _imported(self) -> Any:
+        module = importlib.import_module(self._module)
+        return getattr(module, self._name) if self._name else module
+
+    def __getattr__(self, name: str) -> Any:
+        # Inspecting the globals of a function must not import jax.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._imported(), name)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self._imported()(*args, **keywords)
+
+
+jax, jnp = _OnUse("jax"), _OnUse("jax.numpy")
+AxisType, Mesh = _OnUse("jax.sharding", "AxisType"), _OnUse("jax.sharding", "Mesh")
+NamedSharding = _OnUse("jax.sharding", "NamedSharding")
+P = _OnUse("jax.sharding", "PartitionSpec")
 
 
 def matmul(x, w):

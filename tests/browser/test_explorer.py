@@ -233,7 +233,7 @@ def test_the_notebook_keeps_text_and_a_picture_and_a_page_is_saved(screen):
     outputs = screen.evaluate(
         "window.jupyterapp.shell.currentWidget.content.widgets[0].model.outputs.toJSON()"
     )
-    kept, live = (o["data"] for o in outputs if "data" in o)
+    live, kept = (o["data"] for o in outputs if "data" in o)
     assert kept["image/png"].startswith("iVBOR")
     assert "w_in" in json.dumps(kept["text/plain"])
     assert "application/vnd.jupyter.widget-view+json" in live

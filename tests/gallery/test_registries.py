@@ -91,19 +91,16 @@ def test_a_scenario_fills_its_hardware(name):
     assert not found.unmatched
 
 
-def test_names_and_sentences_need_no_jax_and_no_program_starts_a_backend():
+def test_names_sentences_sources_and_layouts_need_no_jax():
     code = """
 import sys
 import shardviz.gallery
 from shardviz.gallery import arrays, meshes, programs, rules
 for registry in (arrays, meshes, programs, rules):
     assert all(map(registry.describe, registry.names()))
-assert "jax" not in sys.modules
 for name in programs.names():
     programs.get(name).requests, programs.sources(name)
-assert "jax" in sys.modules
-from jax._src import xla_bridge
-assert not xla_bridge.backends_are_initialized()
+assert "jax" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -96,7 +96,6 @@ FOREIGN = {
     "draw.public.treescope_leaves": ("treescope",),
     "explorer": _WIDGETS,
     "explorer.ipykernel_compat": ("ipykernel",),
-    "gallery.functions": ("jax", "flax"),
     "legacy": _JAX,
     "exercises": ("jax",),
     "pytest_plugin": ("pytest",),

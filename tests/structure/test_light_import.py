@@ -161,6 +161,19 @@ print(count)
     assert int(printed(code, without=(*JAX, *WIDGETS, "matplotlib", "ml_dtypes"))) >= len(light)
 
 
+def test_the_explorer_is_on_the_page_before_jax_and_matplotlib_are_imported():
+    code = """
+import IPython.display, shardviz as sv
+slow, shown = ("jax", "matplotlib", "image/png"), []
+def display(data, **options):
+    shown.append([name for name in slow if name in {*sys.modules, *data}])
+IPython.display.display = display
+sv.explore()._ipython_display_()
+print(shown)
+"""
+    assert printed(code, JPY_SESSION_NAME="a.ipynb") == "[[], ['matplotlib', 'image/png']]"
+
+
 def test_plotting_needs_no_widgets_and_no_jax():
     code = "import shardviz as sv; print(type(sv.plot(sv.mesh(data=4, model=2))).__name__)"
     assert printed(code, without=(*WIDGETS, *JAX)) == "Figure"

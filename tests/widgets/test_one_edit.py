@@ -111,6 +111,24 @@ def test_layers_that_are_split_alike_are_sent_once(monkeypatch):
     assert sizes(24) - sizes(4) < 20 * 50
 
 
+def test_an_explorer_opens_with_one_message_however_many_arrays_it_has(monkeypatch):
+    sent: list[dict[str, Any]] = []
+
+    def send(self: Explorer, message: dict[str, Any], buffers: list[Any] | None = None) -> None:
+        if self.comm is not None:
+            sent.append(message)
+
+    monkeypatch.setattr(Explorer, "_send", send)
+    program = programs.get()
+    layers = [ArraySpec(f"w_{n}", (64, 64), ("embed", "mlp")) for n in range(30)]
+    program = program.replace(arrays=(*program.arrays, *layers))
+    opened = Explorer(Session(program), ExecutableCache())
+    assert sent == []  # the message that opens it is sent by the comm
+    assert opened.array_32["name"] == "w_29"
+    # traitlets makes a class for each declaration.
+    assert len(type(opened).mro()) - len(Explorer.mro()) <= 3
+
+
 MESH = ("mesh", "data=2, model=4")
 
 
