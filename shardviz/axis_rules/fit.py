@@ -48,6 +48,8 @@ class Fit(Fact):
         free: the bytes that are currently free on the device; None if unknown.
         arrays_only: True if `needed` leaves out intermediate values, as in an audit.
         uncounted: the arrays that `needed` leaves out.
+        reserved: bytes of the device that programs cannot use, in addition to
+            `capacity`.
 
     >>> fit = Fit(20 << 30, 16 << 30, "TPU v5e")
     >>> fit.code, fit.ok, fit.share
@@ -60,6 +62,7 @@ class Fit(Fact):
     free: int | None = None
     arrays_only: bool = False
     uncounted: Uncounted = Uncounted()
+    reserved: int = 0
 
     @property
     def code(self) -> str:

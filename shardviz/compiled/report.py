@@ -158,7 +158,8 @@ class Report(Displayed):
         needed = needed_bytes(self.memory)
         if needed is None:
             return None
-        capacity, chip = self.memory.capacity, ""
+        capacity, chip, reserved = self.memory.capacity, "", 0
+        topology = self.on.topology if self.on is not None else None
         if self.on is not None and self.on.platform == "cpu":
             # Simulated CPUs represent other devices, whose memory sizes differ.
             capacity = None
@@ -166,9 +167,12 @@ class Report(Displayed):
             # The device's own figure is better than the chip's published one.
             chip = self.roofline.chip.title
             capacity = capacity or self.roofline.capacity
-        elif self.on is not None and self.on.topology is not None:
-            chip = self.on.topology.chip.title
-        return Fit(needed, capacity, chip)
+        elif topology is not None:
+            chip = topology.chip.title
+        if topology is not None and topology.chip.device_bytes and capacity:
+            # Compilers for described hardware leave programs less than the chip has.
+            reserved = max(0, topology.chip.device_bytes - capacity)
+        return Fit(needed, capacity, chip, reserved=reserved)
 
     @property
     def too_large(self) -> TooLarge | None:

@@ -21,7 +21,10 @@ def fit(fact: Fit) -> str:
         note += ", before activations"
     if fact.code == "too large":
         owner = fact.device or "each"
-        has = bytes_text(fact.capacity or 0)
+        capacity = fact.capacity or 0
+        has = bytes_text(capacity + fact.reserved)
+        if fact.reserved:
+            has += f", {bytes_text(capacity)} of it usable"
         return f"Does not fit: {needed}, {owner} has {has}{note}."
     if fact.code == "not now":
         return (

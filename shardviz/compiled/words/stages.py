@@ -268,7 +268,8 @@ def memory_needed(fit: Fit) -> str:
     >>> memory_needed(Fit(3 << 30, 4 << 30))
     'needs 3 GiB of 4 GiB'
     """
-    return f"needs {_of(fit.needed, fit.capacity)}"
+    usable = " usable" if fit.reserved else ""
+    return f"needs {_of(fit.needed, fit.capacity)}{usable}"
 
 
 def memory_planned(alive: int, capacity: int | None) -> str:
