@@ -2,7 +2,7 @@
 // Explains how rules split one dimension of an array.
 // It shows the array's dimensions, a sentence, the matching rules, and edits that would split it.
 import { axisColour } from "./colours.js";
-import { axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
+import { axisTag, button, fill, focusedNear, h, handled, isNew, setText } from "./dom.js";
 
 /**
  * The explanation of one dimension, from `rules_view.py`; `key` is `array:dimension`.
@@ -152,8 +152,7 @@ export class Cascade {
     const at = this.cards.findIndex((card) => card === e.target);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + 1, ArrowUp: at - 1 }[e.key];
     if (at < 0 || to === undefined) return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
     const next = (to + this.cards.length) % this.cards.length;
     this.cards[next].focus();
     this.choose(next);

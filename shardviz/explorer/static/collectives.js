@@ -2,7 +2,7 @@
 // The Collectives tab lists the collectives of one stage, or the changes between two stages.
 // Collectives that are alike, such as those of all layers, share a row, which can be expanded.
 import { axisColour } from "./colours.js";
-import { axisTag, button, fill, h, rowAfter } from "./dom.js";
+import { axisTag, button, fill, h, handled, rowAfter } from "./dom.js";
 import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
 const COMPILED = 2; // index of the compiled stage; propagated is 0
@@ -282,8 +282,7 @@ export class CollectivesPanel {
       if (expand?.ariaExpanded === String(e.key === "ArrowLeft")) expand.click();
     } else if (e.key === "Escape") this.choose(null);
     else return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
   }
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // Text fields and menus. Answers from the kernel never overwrite text that is being typed.
-import { fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
+import { fill, focusedNear, h, handled, isNew, setText, toggle } from "./dom.js";
 
 /** @import { Option } from "./messages" */
 
@@ -171,8 +171,7 @@ export function tabRow(names, props, style, open) {
     const at = tabs.findIndex((tab) => tab === e.target);
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: names.length - 1 }[e.key];
     if (at < 0 || to === undefined) return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
     const next = (to + names.length) % names.length;
     open(names[next]);
     tabs[next].focus();

@@ -135,6 +135,12 @@ export function onResize(node, changed) {
   new ResizeObserver(changed).observe(node);
 }
 
+/** Keeps a handled key from the browser and from handlers further out. @param {Event} e */
+export function handled(e) {
+  e.preventDefault();
+  e.stopPropagation();
+}
+
 /** Returns the focused element in the document or shadow root of a node. @param {Node} node */
 export function focusedNear(node) {
   const root = node.getRootNode();

@@ -5,7 +5,7 @@ import { ArrayCards } from "./array_cards.js";
 import { dragAxes } from "./axis_drag.js";
 import { Compare } from "./compare.js";
 import { answers } from "./controls.js";
-import { h, setText, toggle } from "./dom.js";
+import { h, handled, setText, toggle } from "./dom.js";
 import { Find, everything, readQuery } from "./find.js";
 import { Highlight } from "./highlight.js";
 import { IntentQueue } from "./intents.js";
@@ -281,8 +281,7 @@ class Page {
     if (field || !this.editable || !(e.ctrlKey || e.metaKey) || e.altKey) return;
     const again = e.key.toLowerCase() === "y" || (e.shiftKey && e.key.toLowerCase() === "z");
     if (!again && e.key.toLowerCase() !== "z") return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
     this.send({ kind: again ? "redo" : "undo" });
   }
 

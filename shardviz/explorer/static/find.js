@@ -1,6 +1,6 @@
 // @ts-check
 // Finds arrays, rules, mesh axes, devices, collectives, lines, views and commands by name.
-import { button, fill, h, headCut, setText } from "./dom.js";
+import { button, fill, h, handled, headCut, setText } from "./dom.js";
 import { named } from "./highlight.js";
 import { Popover } from "./popover.js";
 
@@ -204,15 +204,13 @@ export class Find {
       this.mark();
     } else if (e.key === "Escape") return;
     else return e.stopPropagation();
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
   }
 
   /** Opens Find on Ctrl+K or Cmd+K, anywhere in the Explorer. @param {KeyboardEvent} e */
   shortcut(e) {
     if (e.key.toLowerCase() !== "k" || !(e.ctrlKey || e.metaKey) || e.altKey || e.shiftKey) return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
     this.open();
   }
 }

@@ -3,7 +3,7 @@
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
 import { axisDot, button, drawn, focusedNear } from "./dom.js";
-import { enable, h, iconButton, setIcon, toggle } from "./dom.js";
+import { enable, h, handled, iconButton, setIcon, toggle } from "./dom.js";
 
 /** @import { Menus, Option, Target } from "./messages" */
 /** @import { MeshAxis } from "./view_data.js" */
@@ -223,7 +223,6 @@ class AxisChip {
     else if (e.key === "Delete") this.edit("remove_axis", this.name);
     else if (to !== undefined && e.altKey) this.edit("move_axis", [this.name, to]);
     else return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
   }
 }

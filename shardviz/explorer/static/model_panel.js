@@ -2,7 +2,7 @@
 // The Model view: a bar for memory, a tree of leaves, and the effects of constraints.
 import { Choice, searchField } from "./controls.js";
 import { button, fill, h, headCut, rowAfter, rowsInSight } from "./dom.js";
-import { onResize, scrollToRow, setText, toggle } from "./dom.js";
+import { handled, onResize, scrollToRow, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
@@ -410,8 +410,7 @@ export class ModelPanel {
       this.turn(row, e.key === "ArrowLeft");
     } else if (row?.entry && e.key === "Enter") this.calls.open(row.entry.leaf);
     else return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
     this.paint(true);
   }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // Shows a Picture with zooming, panning and pointing, by mouse and keyboard.
-import { h, iconButton, onResize, toggle } from "./dom.js";
+import { h, handled, iconButton, onResize, toggle } from "./dom.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -249,8 +249,7 @@ export class PictureView extends PicturePainter {
     const direction = DIRECTIONS[e.key];
     const last = this.picture.x.length - 1;
     if (last < 0 || !(direction || OTHER_KEYS.includes(e.key))) return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
     if (e.key === "Escape") {
       this.tip.hidden = true;
       return this.hooks.release();

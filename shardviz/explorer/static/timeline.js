@@ -4,7 +4,7 @@
 // With overlap, arithmetic and memory have a lane each, and live bytes are not known.
 import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
-import { axisTag, button, fill, h, onResize, setText } from "./dom.js";
+import { axisTag, button, fill, h, handled, onResize, setText } from "./dom.js";
 
 /**
  * The least times in program order, or why there are none, from `timeline_view.py`. `revision` is
@@ -240,8 +240,7 @@ export class TimelinePanel {
     if (e.ctrlKey || e.metaKey || e.altKey || (to === undefined && e.key !== "Enter")) return;
     if (to !== undefined) this.choose(to);
     else this.node.querySelector(ACTION)?.dispatchEvent(new MouseEvent("click"));
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
   }
 
   /** Returns the index of a collective's bar, or -1. @param {string | null} key */

@@ -5,7 +5,7 @@ import { mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { searchField } from "./controls.js";
 import { axisDot, button, fill, h, rowAfter } from "./dom.js";
-import { onResize, rowsInSight, scrollToRow, setText, toggle } from "./dom.js";
+import { handled, onResize, rowsInSight, scrollToRow, setText, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { VALUE_COLUMNS, callCells, valueCells } from "./value_cells.js";
@@ -224,8 +224,7 @@ export class ValuesPanel {
       if (row.value < 0 && row.open) this.enter(row);
       else this.move(this.parent(this.active));
     } else return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
   }
 
   /** @param {number} to */
