@@ -297,7 +297,7 @@ class NameDimension(Action):
         new: the dimension's new logical name.
         old: the dimension's name before the edit, or None if it had none.
         path: the path of the array, or None.
-        alike: how many other arrays also get the name.
+        alike: the paths of other arrays that also get the name.
     """
 
     order = 1
@@ -305,7 +305,7 @@ class NameDimension(Action):
     new: str
     old: str | None = None
     path: str | None = None
-    alike: int = 0
+    alike: tuple[str, ...] = ()
 
     @property
     def typo(self) -> bool:

@@ -150,7 +150,8 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
                     yield self._name(d, candidate)
 
     def _name(self, dim: int, new: str, old: str | None = None) -> NameDimension:
-        return NameDimension(dim, new, old, self.leaf.path, len(self.alike))
+        alike = tuple(row.path for row in self.alike)
+        return NameDimension(dim, new, old, self.leaf.path, alike)
 
     def _targets(self, wish: Wish) -> list[Rule]:
         """Returns rules for the array's names that could fulfil the request."""

@@ -60,6 +60,21 @@ def test_equal_layers_are_one_card_with_a_name_cut_at_its_head(page, tmp_path):
     expect(name).to_have_text("params.decoder.attention.query")
     tail = "(e) => e.firstChild.getBoundingClientRect().right - e.getBoundingClientRect().right"
     assert abs(name.evaluate(tail)) < 2, "its tail is in sight"
+    show_view(page, "Rules")
+    why = page.get_by_role("button", name="Why is")
+    expect(why).to_have_text("params.decoder.attention.query, layers 0 to 1 ▾")
+    why.click()
+    options = page.get_by_role("dialog", name="Why is").get_by_role("option")
+    expect(options).to_have_count(1)
+    expect(options).to_contain_text("params.decoder.attention.query, layers 0 to 1")
+
+
+def test_the_card_of_the_chosen_array_has_its_split_once(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    card = page.locator(".sv-card.sv-selected")
+    expect(card.get_by_label("PartitionSpec")).to_have_attribute("placeholder", "by the rules")
+    assert "P(" not in card.inner_text()
+    expect(card.get_by_role("list", name="Dimensions")).to_contain_text("data")
 
 
 def pixels(page: Page) -> np.ndarray:

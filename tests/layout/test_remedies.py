@@ -423,7 +423,9 @@ def test_a_misspelt_name_is_corrected_in_every_layer():
     rules = [("mlp", "model"), ("embed", "data")]
     rows = sv.audit(LAYERS, rules, MESH).rows
     remedy = sv.remedies(rows[3], "split 0")[0]
-    assert remedy.action == NameDimension(0, "mlp", "mpl", "layers/0/wo", 2)
+    assert remedy.action == NameDimension(
+        0, "mlp", "mpl", "layers/0/wo", ("layers/1/wo", "layers/2/wo")
+    )
     assert remedy.others == ("layers/1/wo", "layers/2/wo")
     assert remedy.leaf_bytes_saved == 2048 * 512 * 4 // 4 // 2
     assert remedy.bytes_saved == 3 * remedy.leaf_bytes_saved

@@ -195,7 +195,9 @@ def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
     session.edit("open", 1)
     before = session.audit.bytes_per_device
     remedy = cell_remedies(session, f"{session.now.selected}:1").edits[0]
-    assert remedy.edit == "Rename 'embd' to 'embed' in array params/layers_0/wo and 5 like it"
+    assert remedy.edit == (
+        "Rename 'embd' to 'embed' in array params/wo in layers 0 to 2 and 3 like it"
+    )
     session.edit("remedy", (session.now.selected, remedy))
     assert before - session.audit.bytes_per_device == remedy.bytes_saved == 9 * 512 * 512 * 3 // 4
     assert {row.spec for row in session.audit.rows if "wo" in row.path} == {remedy.spec}
@@ -203,6 +205,24 @@ def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
     assert {kind["spec"] for kind in kinds} == {"P('data', 'model')", "P('model', 'data')"}
     session.undo()
     assert session.audit.bytes_per_device == before
+
+
+def test_a_remedy_names_a_weight_with_its_moments_and_layers():
+    names = {"wq": "embed heads", "up": "embed ffn"}
+    leaves = [
+        ArraySpec(f"{tree}/layers/{layer}/{name}", (512, 512), names[name])
+        for tree in ("params", "opt_state/0/mu", "opt_state/0/nu")
+        for layer in range(4)
+        for name in names
+    ]
+    session = session_on(audit(leaves, [("ffn", "model")], make_mesh(data=4, model=2)))
+    session.edit("open", 0)
+    others = [view["others"] for view in cell_remedies(session, f"{session.now.selected}:1").views]
+    assert "changes 11 other arrays: params/wq and its moments, layers 0 to 3" in others
+    # Without other layers, the array itself is not one of the others.
+    session = session_on(audit(leaves[:2], [("ffn", "model")], make_mesh(data=4, model=2)))
+    others = [view["others"] for view in cell_remedies(session, "0:0").views]
+    assert "changes 1 other array: params/layers/0/wq" in others
 
 
 def test_a_spec_that_a_table_of_paths_gave_is_not_called_the_arrays_own():

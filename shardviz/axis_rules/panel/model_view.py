@@ -167,11 +167,11 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
         leaf_names = frozenset(names)
         beside = [row for row in program.requests if row.path not in leaf_names]
         names += [row.path for row in beside]
+        roles = leaves.roles or (OTHER,) * len(leaves.arrays)
         rows = Requests(
             names,
             [*(kinds[number] for number in leaves.kind_of), *beside],
-            # The Explorer doesn't show these groups.
-            ["other"] * len(names),
+            [*roles, *(row.group for row in beside)],
             [leaves.partners.get(name) for name in names],
         )
     return Audit(rows, program.mesh, program.rules or Rules(), program.dialect)

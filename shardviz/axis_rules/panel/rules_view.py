@@ -305,7 +305,7 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
             "saves": saves,
         }
         view["memory"] = wording.remedy_memory(remedy, row)
-        views.append({**view, "others": wording.remedy_others(remedy)})
+        views.append({**view, "others": wording.remedy_others(remedy, row)})
     return CellRemedies(remedies, tuple(views), search.reason or "")
 
 

@@ -35,6 +35,7 @@ from shardviz.base.format import (
     by_count,
     bytes_text,
     clause,
+    fold,
     joined,
     listed,
     plural,
@@ -363,8 +364,21 @@ def remedy_refused(message: str) -> str:
     return f"The step cannot be planned with this change: {message}"
 
 
-def remedy_others(remedy: Remedy) -> str:
-    """Lists the other arrays that a remedy changes."""
+def remedy_others(remedy: Remedy, row: Request) -> str:
+    """Lists the other arrays that a remedy changes.
+
+    If the array's equal layers or moments are among them, the list names it, too.
+    """
     if not remedy.others:
         return "changes no other array"
-    return f"changes {plural(len(remedy.others), 'other array')}: {in_layers(remedy.others)}"
+    parameters: dict[str, str] = {}
+    for other in () if row.audit is None else row.audit.rows:
+        if other.group == "optimizer state" and other.partner is not None:
+            parameters[other.path] = other.partner
+    paths = [row.path, *remedy.others]
+    alike = fold(paths, str)[0].in_layers is not None
+    related = {parameters.get(path) for path in remedy.others}
+    if not alike and row.path not in related:
+        paths = paths[1:]
+    names = in_layers(paths, parameters)
+    return f"changes {plural(len(remedy.others), 'other array')}: {names}"

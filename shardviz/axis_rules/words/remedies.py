@@ -107,8 +107,12 @@ def action(fact: Action) -> str:
 
 
 def _name_dimension(fact: NameDimension) -> str:
-    array = clause("array {}", fact.path) or "the array"
-    array += clause(" and {:,} like it", fact.alike)
+    array, alike = clause("array {}", fact.path) or "the array", len(fact.alike)
+    layers = fold([fact.path or "", *fact.alike], str)[0]
+    if layers.in_layers is not None:
+        array = "array {} in {}".format(*layers.in_layers)
+        alike -= len(layers.items) - 1
+    array += clause(" and {:,} like it", alike)
     if fact.old is None:
         return f"Name dimension {fact.dim} of {array} {shown(fact.new)}"
     return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"

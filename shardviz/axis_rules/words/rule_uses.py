@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from shardviz.axis_rules.differences import AuditDiff, SpecDifference
 from shardviz.axis_rules.requests import Request
@@ -32,6 +33,7 @@ from shardviz.base.format import (
 
 # Maximum number of names per list.
 SHOWN = 5
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def idle(fact: Idle) -> str:
@@ -128,20 +130,41 @@ def few(names: Iterable[str]) -> str:
     return joined(parts)
 
 
-def in_layers(paths: Iterable[str]) -> str:
+def in_layers(paths: Iterable[str], parameters: Mapping[str, str] = _NONE) -> str:
     """Names the first arrays with their layers in words, and counts the others.
 
-    >>> in_layers([f"{tree}.layers.{i}.wq" for tree in ("0", "mu", "nu") for i in range(4)])
+    Args:
+        paths: the paths of the arrays.
+        parameters: the path of an optimizer moment -> the path of its parameter.
+
+    >>> paths = [f"{tree}.layers.{i}.wq" for tree in ("0", "mu", "nu") for i in range(4)]
+    >>> in_layers(paths)
     '0.wq, layers 0 to 3, and 8 more'
+    >>> in_layers(paths, {path: f"0.layers.{path[-4]}.wq" for path in paths[4:]})
+    '0.wq and its moments, layers 0 to 3'
     >>> in_layers(["wi", "wo"])
     'wi and wo'
     """
-    folds = fold(paths, str)
-    names = [", ".join(layers.in_layers or (layers.name,)) for layers in folds]
+    # A moment whose parameter is not listed has its own name.
+    moments_of: dict[str, int] = dict.fromkeys(paths, 0)
+    for path in list(moments_of):
+        if (parameter := parameters.get(path)) in moments_of:
+            del moments_of[path]
+            moments_of[parameter] += 1
+    folds = fold(moments_of, str)
+    names = []
+    for layers in folds:
+        name, *numbers = layers.in_layers or (layers.name,)
+        if any(moments_of[path] for path in layers.items):
+            name += " and its moments"
+        names.append(", ".join([name, *numbers]))
     if len(names) > 2:
-        more = sum(len(layers.items) for layers in folds[1:])
+        more = 0
+        for layers in folds[1:]:
+            more += sum(1 + moments_of[path] for path in layers.items)
         names[1:] = [f"{more:,} more"]
-    return (", and " if "," in names[0] else " and ").join(names)
+    plain = len(names) < 2 or not ("," in names[0] or "moments" in names[0])
+    return (" and " if plain else ", and ").join(names)
 
 
 def _decided(row: Request, dim: int | None) -> str:

@@ -126,8 +126,9 @@ export class ArrayCards {
       if (moved) field.input.blur();
       field.sync(array.fields[key].text, array.fields[key].error);
     }
+    // The dimensions above have the axes that the rules give them.
     this.fields.spec.input.placeholder =
-      array.noRules || array.typedSpec ? "None: no dimension is split" : array.spec;
+      array.noRules || array.typedSpec ? "None: no dimension is split" : "by the rules";
   }
 
   /**

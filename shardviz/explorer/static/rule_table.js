@@ -169,10 +169,12 @@ export class RuleTable {
     if (!this.shown) return [];
     const { view, leaves, live } = this.shown;
     const { select, ask, open } = this.calls;
-    const options = view.arrays.map(({ name, short }, i) => {
-      return item(short, name, () => (i === view.selected && live ? ask(String(i)) : select(i)));
+    // As for the cards, one array stands for those of equal layers.
+    const options = view.arrays.flatMap((array, i) => {
+      const go = () => (i === view.selected && live ? ask(String(i)) : select(i));
+      return array.folded ? [] : item(array.short, inLayers(array), go);
     });
-    const names = new Set(options.map(({ name }) => name));
+    const names = new Set(view.arrays.map(({ name }) => name));
     const paths = "paths" in leaves && live ? leaves.paths : [];
     paths.forEach((name, leaf) => {
       if (!names.has(name)) options.push(item("", name, () => open(leaf)));
@@ -185,7 +187,7 @@ export class RuleTable {
     if (!this.shown || !this.use) return;
     const { view } = this.shown;
     const array = view.arrays[this.array];
-    setText(this.picker.opener, `${array?.name ?? ""} ▾`);
+    setText(this.picker.opener, `${array ? inLayers(array) : ""} ▾`);
     this.picker.opener.title = array?.name ?? "";
     setText(this.type, array?.short ?? "");
     const table = this.use.rows.map(({ line, idle }, rule) => ({ rule, text: lines[line], idle }));
@@ -266,4 +268,9 @@ export class RuleTable {
     handle.addEventListener("pointermove", moved);
     handle.addEventListener("lostpointercapture", ended, { once: true });
   }
+}
+
+/** The name of an array, or of the layers that it stands for. @param {Shown["view"]["arrays"][number]} array */
+function inLayers({ title, layers }) {
+  return [title, layers].filter(Boolean).join(", ");
 }

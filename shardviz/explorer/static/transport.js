@@ -12,7 +12,7 @@ const LEAST_MS = 500; // duration of a step if there are many steps, or if the u
 const ALL_MS = 15_000; // total duration, unless a step would take less than LEAST_MS
 const MOVING = 0.75; // share of a step's duration with motion; then a pause follows
 const REDUCED = "(prefers-reduced-motion: reduce)";
-const NO_MOTION = "Your system asks for less motion: go step by step";
+const NO_MOTION = "Reduced motion is on: step through instead";
 
 export class Transport {
   /** @param {Hooks} hooks */
