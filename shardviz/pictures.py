@@ -25,7 +25,7 @@ from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.mesh_context import MeshContext
 from shardviz.base.parse import check_size
-from shardviz.base.partition_spec import Spec
+from shardviz.base.partition_spec import Spec, SpecOnMesh
 from shardviz.compiled.comparison import Comparison
 from shardviz.compiled.draw.memory import draw_memory
 from shardviz.compiled.draw.processes import draw_process_group, process_group_text
@@ -132,6 +132,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Layout: (_draw_layout, arrays.layout_text),
     ProcessRows: (draw_process_rows, process_rows_text),
     Spec: (rules.draw_spec, rules.spec_text),
+    SpecOnMesh: (rules.draw_spec_on_mesh, rules.spec_on_mesh_text),
     ArraySpec: (arrays.draw_array_spec, arrays.array_spec_text),
     Rules: (rules.draw_rules, rules.rules_text),
     Resolution: (rules.draw_resolution, rules.resolution_text),

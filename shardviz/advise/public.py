@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import listed, shown, suggestion
 from shardviz.base.parse import parse_bytes
+from shardviz.base.public.adopt import is_jax
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.public import compile
 from shardviz.compiled.report import Report
@@ -153,12 +155,14 @@ def _require_compiled(source: Report | Plan) -> None:
 
 
 def search(
-    program: Program,
-    *,
+    program: Program | UserFunction,
+    /,
+    *arrays: PyTree,
     over: str | Sequence[str] | None = None,
     under: str | int | None = None,
     target: str | Target | None = None,
     seconds: float | None = None,
+    **keywords: Any,
 ) -> Search:
     """Searches for a program's fastest shardings that fit in memory.
 
@@ -167,7 +171,8 @@ def search(
     result. Ctrl-C ends the search and keeps the results so far.
 
     Args:
-        program: a Program, from `sv.program`.
+        program: a Program, or a function, which `sv.program` turns into one.
+        *arrays: a function's arguments, as in `sv.program`.
         over: what to vary: one or more of `"mesh"` (sizes and order of the mesh axes),
             `"arguments"` (specs; arguments of the same shape and use share a spec),
             `"rules"` (the mesh axis of each logical name), `"donate"` (donation of
@@ -180,6 +185,8 @@ def search(
             memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
         seconds: a time limit for the search, in seconds; by default there is none.
+        **keywords: keyword arguments of a function, and those of `sv.program` such as
+            `mesh=` and `rules=`.
 
     Returns:
         A Search: the candidates, fastest first. `.frontier` has the best candidates by
@@ -199,10 +206,8 @@ def search(
     ...
     shardviz.base.errors.TargetError: A search compares least times, which need ...
     """
-    if not isinstance(program, Program):
-        raise ProgramError(
-            f"sv.search takes what sv.program(fn, ...) made; got {shown(program)}."
-        )
+    own = {"over": over, "under": under, "target": target, "seconds": seconds}
+    program = program_of(program, "search", arrays, keywords, own)
     limit = None
     if under is not None:
         limit = parse_bytes(under, "under", ProgramError)
@@ -216,10 +221,12 @@ def search(
 
 
 def expect(
-    program: Program | Report | Stages | Plan | Audit,
-    *,
+    program: Program | Report | Stages | Plan | Audit | UserFunction,
+    /,
+    *arrays: PyTree,
     target: TargetLike = None,
     stage: str = "partitioned",
+    **keywords: Any,
 ) -> Expectation:
     """Returns an object whose methods assert, in a test, how a program is laid out.
 
@@ -231,12 +238,16 @@ def expect(
     Args:
         program: a Program, which is compiled if an assertion is about collectives or
             memory; a Report or Stages, which are compiled already; a Plan, whose
-            collectives are Shardy's estimate; or an Audit, which has arrays only.
+            collectives are Shardy's estimate; an Audit, which has arrays only; or a
+            function, which `sv.program` turns into a Program.
+        *arrays: a function's arguments, as in `sv.program`.
         target: the devices to compile a Program for. By default simulated CPUs, one for
             each device of its mesh, so that every machine gets the same result.
         stage: `"partitioned"` to check the collectives that XLA's partitioner inserts,
             `"compiled"` for those of the final program, which depend on the kind of
             device.
+        **keywords: keyword arguments of a function, and those of `sv.program` such as
+            `mesh=` and `rules=`.
 
     Raises:
         ShardvizError: if `program` is of any other type. A violated expectation raises
@@ -250,14 +261,17 @@ def expect(
     """
     from shardviz.advise.contracts import Expectation
 
+    program = _program_or_value(program, "expect", arrays, keywords, {"target": target})
     return Expectation(program, target, stage, _compile_for, plan)
 
 
 def lock(
-    program: Program | Plan | Stages | Audit | str | os.PathLike[str],
-    *,
+    program: Program | Plan | Stages | Audit | UserFunction | str | os.PathLike[str],
+    /,
+    *arrays: PyTree,
     collectives: bool = True,
     target: TargetLike = None,
+    **keywords: Any,
 ) -> Lock:
     """Returns a record of specs and collectives, to commit and to compare in tests.
 
@@ -269,9 +283,13 @@ def lock(
 
     Args:
         program: a Program or Stages; a Plan or an Audit, which give specs only; or the
-            path of a lock file to read.
+            path of a lock file to read; or a function, which `sv.program` turns into a
+            Program.
+        *arrays: a function's arguments, as in `sv.program`.
         collectives: whether to compile a Program to get its collectives.
         target: the devices to compile for, as in `sv.expect`.
+        **keywords: keyword arguments of a function, and those of `sv.program` such as
+            `mesh=` and `rules=`.
 
     Returns:
         A Lock. `.text` is its JSON, `.write(path)` writes it, and `.diff(other)` lists
@@ -291,8 +309,22 @@ def lock(
 
     if isinstance(program, (str, os.PathLike)):
         return read_lock(program)
+    program = _program_or_value(program, "lock", arrays, keywords, {"target": target})
     expectation = Expectation(program, target, compile=_compile_for, plan=plan)
     return expectation.locked(collectives)
+
+
+def _program_or_value(
+    value: Any,
+    public: str,
+    arrays: tuple[PyTree, ...],
+    keywords: dict[str, Any],
+    public_only: dict[str, object],
+) -> Any:
+    """Returns the program of a function; any other value unchanged."""
+    if arrays or keywords or inspect.isroutine(value) or is_jax(value):
+        return program_of(value, public, arrays, keywords, public_only)
+    return value
 
 
 def _compile_for(program: Program, target: TargetLike) -> Report:

@@ -522,7 +522,7 @@ def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> Mes
         return in_context
     raise LayoutError(
         "An audit needs a mesh; got none, no array's sharding brings one, and none is in"
-        " context. Give mesh=sv.mesh(data=4, model=2)."
+        " context. Give one: sv.audit(tree, rules, mesh=sv.mesh(data=4, model=2))."
     )
 
 

@@ -37,7 +37,14 @@ class MeshError(ShardvizError):
 
 
 class SpecError(ShardvizError):
-    """A PartitionSpec that cannot be read, or that does not fit its mesh or array."""
+    """A PartitionSpec that cannot be read, or that does not fit its mesh or array.
+
+    >>> import shardviz as sv
+    >>> sv.layout((8, 4), "model", "data=4")
+    Traceback (most recent call last):
+    ...
+    shardviz.base.errors.SpecError: ...
+    """
 
 
 class RuleError(ShardvizError):

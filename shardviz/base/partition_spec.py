@@ -274,6 +274,31 @@ class ResultSpec(Spec):
     memory_kind: str = ""
 
 
+@dataclass(frozen=True)
+class SpecOnMesh(Displayed):
+    """A spec together with its mesh, as in a jax `NamedSharding`.
+
+    >>> from shardviz.base.mesh import make_mesh
+    >>> print(SpecOnMesh(Spec.parse("x, None"), make_mesh(x=4, y=2)))
+    P('x', None) on x=4, y=2
+    """
+
+    spec: Spec
+    mesh: MeshSpec
+
+    def __str__(self) -> str:
+        return f"{self.spec} on {self.mesh}"
+
+    @property
+    def copy_axes(self) -> tuple[str, ...]:
+        """The mesh axes along which devices hold copies: those that split nothing."""
+        split = {axis for axes in self.spec.dims for axis in axes}
+        summed = self.spec.unreduced
+        return tuple(
+            axis for axis in self.mesh.axis_names if axis not in split | summed
+        )
+
+
 def memory_of(spec: Spec | None) -> str | None:
     """The memory kind that the spec of a result requests; None for the default memory.
 

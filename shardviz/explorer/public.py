@@ -11,6 +11,8 @@ from shardviz.base.errors import ProgramError, RuleError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.public.adopt import adopt, as_mesh, children_of, is_jax, optional
 from shardviz.base.typing import MeshLike, PyTree, RulesLike
+from shardviz.compiled.stages import Stages
+from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program
 
@@ -33,7 +35,7 @@ def explore(
     compiling it again. Every edit can be undone.
 
     Args:
-        thing: a Program, Audit, Report, Resolution (with a mesh and a shape), Layout or
+        thing: a Program, Plan, Stages, Audit, Report, Resolution (with a mesh and a shape), Layout or
             MeshSpec; ArraySpecs or an array; a model or its parameters; a Topology or
             its name, which opens an example on it; the result of `explorer.state()`; a
             function, followed by its arguments; or None for an example.
@@ -69,6 +71,10 @@ def explore(
             f" batch); got {shown(thing)} alone."
         )
 
+    if isinstance(thing, Stages):
+        thing = thing.report or thing.plan or thing.program
+    if isinstance(thing, Plan):
+        thing = _program_of_plan(thing)
     with needed_by("sv.explore"):
         from shardviz.explorer import explorer
     on_mesh, table = optional(as_mesh, mesh), optional(read_rules, rules)
@@ -80,6 +86,21 @@ def explore(
     return explorer.open_explorer(
         adopt(thing), cache, children_of, on_mesh, table, _svg
     )
+
+
+def _program_of_plan(plan: Plan) -> Program:
+    """Returns the program that was planned.
+
+    Raises:
+        ProgramError: if the plan was saved without it.
+    """
+    if plan.of is None:
+        raise ProgramError(
+            f"This plan of {plan.program} was saved without its function, which the"
+            " Explorer plans anew. Show it with sv.plot(plan), or open the function:"
+            " sv.explore(fn, *args)."
+        )
+    return plan.of
 
 
 def _program_to_show(

@@ -70,8 +70,13 @@ def search(
 
     Raises:
         TargetError: if the target's rates are unknown, or its size isn't the mesh's.
-        ProgramError: if the program cannot be planned.
+        ProgramError: if there is no target, or the program cannot be planned.
     """
+    if not target:
+        raise ProgramError(
+            "A search compares least times, which need the figures of a chip. Name one:"
+            " sv.search(..., target='tpu:v5e:4x4')."
+        )
     if not is_described(target):
         raise TargetError(
             "A search compares least times, which need the figures of a chip: give"

@@ -24,9 +24,9 @@ from shardviz.axis_rules.verdicts import (
     Taken,
     Verdict,
 )
-from shardviz.axis_rules.words.rules import resolution_findings
+from shardviz.axis_rules.words.rules import copies, resolution_findings
 from shardviz.base.format import by_count, ids_text, joined, plural, shown
-from shardviz.base.partition_spec import Spec
+from shardviz.base.partition_spec import Spec, SpecOnMesh
 from shardviz.draw import words as wording
 from shardviz.draw.page import (
     and_more,
@@ -34,6 +34,7 @@ from shardviz.draw.page import (
     page,
     paragraphs,
     sentences,
+    side_by_side,
     text_width,
     titled,
 )
@@ -45,6 +46,7 @@ from shardviz.draw.tables import (
     matrix,
     rectangle_tiles,
 )
+from shardviz.hardware.draw.mesh import draw_mesh, mesh_text
 
 MOST_ROWS = 200
 # In longer tables, rules for other names have no row; a note lists them.
@@ -99,6 +101,20 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
 def spec_text(spec: Spec, width: int) -> str:
     """Formats a spec, and the mesh axes that split each dimension."""
     return paragraphs(_spec_lines(spec), width)
+
+
+def draw_spec_on_mesh(sharding: SpecOnMesh, title: str | None = None) -> Picture:
+    """Draws a spec above the devices of its mesh."""
+    parts = (draw_spec(sharding.spec, ""), draw_mesh(sharding.mesh))
+    return side_by_side(
+        parts, title=titled(title, str(sharding)), notes=copies(sharding)
+    )
+
+
+def spec_on_mesh_text(sharding: SpecOnMesh, width: int) -> str:
+    """Formats a spec, the axes that hold copies, and the mesh."""
+    lines = [*_spec_lines(sharding.spec), *copies(sharding)]
+    return f"{paragraphs(lines, width)}\n{mesh_text(sharding.mesh, width)}"
 
 
 def _spec_lines(spec: Spec) -> list[str]:

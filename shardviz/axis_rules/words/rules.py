@@ -48,7 +48,7 @@ from shardviz.base.format import (
     shown,
     suggestion,
 )
-from shardviz.base.partition_spec import Spec, is_unconstrained
+from shardviz.base.partition_spec import Spec, SpecOnMesh, is_unconstrained
 from shardviz.base.words.layout import misfit, wrong_rank
 
 # Up to this many patterns that don't match get a line each.
@@ -302,3 +302,13 @@ EXPLANATIONS = {
     Resolution: resolution,
     PathResolution: path_resolution,
 }
+
+
+def copies(sharding: SpecOnMesh) -> list[str]:
+    """One sentence about the devices that hold equal blocks; none if no two do."""
+    axes = sharding.copy_axes
+    devices = math.prod(sharding.mesh.shape[axis] for axis in axes)
+    # The compiler can still split dimensions that are left to it.
+    if devices == 1 or sharding.spec.unconstrained:
+        return []
+    return [f"Each block is on {devices:,} devices, along {joined(axes)}."]

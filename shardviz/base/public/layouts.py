@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 
 from shardviz.base.array_spec import ArraySpec, dtype_name, read_shape
+from shardviz.base.errors import LayoutError, MeshError
+from shardviz.base.format import shown
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.public.adopt import (
@@ -31,7 +34,8 @@ from shardviz.base.typing import (
 
 
 def mesh(
-    axes: MeshLike | None = None,
+    axes: MeshLike | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
     *,
     axis_types: AxisTypesLike | None = None,
     device_ids: npt.ArrayLike | None = None,
@@ -44,7 +48,9 @@ def mesh(
         axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or
             `AbstractMesh`, a Keras `DeviceMesh`, or the path of a MaxText configuration
             with `mesh_axes`. One size can be -1; it is then computed from the number of
-            `device_ids` or of attached devices.
+            `device_ids` or of attached devices. Or the sizes alone, followed by
+            `names`, as in `jax.make_mesh`.
+        names: the names of the axes, if `axes` are sizes.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all axes or one per
             axis.
         device_ids: the device ids in mesh order; by default 0, 1, 2, ...
@@ -61,12 +67,31 @@ def mesh(
     """
     options: dict[str, Any] = {"axis_types": axis_types, "device_ids": device_ids}
     options |= {"processes": processes, **sizes}
-    return as_mesh(axes, **options)
+    pairs: Any = axes
+    if names is not None:
+        pairs = _named_axes(axes, names)
+    return as_mesh(pairs, **options)
+
+
+def _named_axes(sizes: Any, names: Sequence[str]) -> list[tuple[str, int]]:
+    """Pairs names with sizes, as `jax.make_mesh` takes them.
+
+    Raises:
+        MeshError: if these are not as many sizes as names.
+    """
+    both = isinstance(sizes, (tuple, list)) and isinstance(names, (tuple, list))
+    if not both or len(sizes) != len(names):
+        raise MeshError(
+            "Sizes and names of a mesh are two sequences of the same length, such as"
+            f" sv.mesh((4, 2), ('data', 'model')); got {shown(sizes)} and"
+            f" {shown(names)}."
+        )
+    return list(zip(names, sizes, strict=True))
 
 
 def array(
-    name: str,
-    shape: ShapeLike,
+    name: str | ShapeLike,
+    shape: ShapeLike | NamesLike | None = None,
     logical: NamesLike | None = None,
     dtype: DtypeLike = "float32",
     spec: SpecLike | None = None,
@@ -74,7 +99,7 @@ def array(
     """Describes an array, which need not exist.
 
     Args:
-        name: the name to show.
+        name: the name to show. It can be left out: `sv.array((512, 2048), "embed mlp")`.
         shape: the global shape, in elements.
         logical: one logical axis name per dimension, as text or a sequence.
         dtype: the element type.
@@ -87,10 +112,18 @@ def array(
     >>> sv.array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
     'bf16[512, 2048]'
     """
+    size: Any = shape
     # ArraySpec also parses text, but its fields are typed as already parsed.
     names: Any = logical
+    if not isinstance(name, str):
+        if logical is not None:
+            raise LayoutError(
+                "The name of an array comes first: sv.array('w', (512, 2048), 'embed"
+                f" mlp'); got {shown(name)} there."
+            )
+        name, size, names = "array", name, shape
     return ArraySpec(
-        name, read_shape(shape), names, dtype_name(dtype), optional(as_spec, spec)
+        name, read_shape(size), names, dtype_name(dtype), optional(as_spec, spec)
     )
 
 

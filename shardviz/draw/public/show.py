@@ -5,18 +5,28 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from shardviz.axis_rules.libraries import library_of, without_metadata
+from shardviz.axis_rules.public import audit
 from shardviz.base.errors import MissingPackage, needed_by
-from shardviz.base.public.adopt import adopt
+from shardviz.base.public.adopt import adopt, bridge, children_of, is_jax
+from shardviz.base.public.layouts import layout
+from shardviz.plans.public import plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot(thing: object, **options: Any) -> Figure:
+def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
     """Draws a value as a matplotlib Figure.
 
     Args:
-        thing: any value that shardviz returns, or a JAX mesh, spec, sharding or array.
+        thing: any value that shardviz returns; a JAX mesh, spec, sharding or array; a
+            tree of arrays or a model, drawn as its audit; or a function or a shape,
+            followed by its arguments.
+        *arguments: the arguments of a function, which is drawn as its plan, or of
+            `sv.layout` after a shape.
         **options: `theme="dark"`, and options for this kind of value, such as
             `dims=(0, 2)` for a layout.
 
@@ -29,14 +39,14 @@ def plot(thing: object, **options: Any) -> Figure:
     """
     with needed_by("sv.plot"):
         from shardviz import figures
-    return figures.figure(adopt(thing), **options)
+    return figures.figure(_value_of(thing, arguments), **options)
 
 
-def text(thing: object, width: int = 80, **options: Any) -> str:
+def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> str:
     """Draws a value as text, for terminals and screen readers.
 
     Args:
-        thing: any value that shardviz returns, or a JAX mesh, spec, sharding or array.
+        thing, *arguments: as in `sv.plot`.
         width: the maximum number of characters per line.
         **options: `full=True` lists every row of a large plan, report or explanation;
             by default only the largest are shown.
@@ -50,7 +60,29 @@ def text(thing: object, width: int = 80, **options: Any) -> str:
     """
     from shardviz.pictures import to_text
 
-    return to_text(adopt(thing), width, **options)
+    return to_text(_value_of(thing, arguments), width, **options)
+
+
+def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
+    """Returns the value of shardviz that shows what a user holds.
+
+    A function with arguments becomes its plan, a shape with a spec its layout, an array
+    in a parameter box a layout, and a tree of arrays or a model its audit.
+    """
+    if arguments and callable(thing):
+        return plan(thing, *arguments)
+    if arguments:
+        return layout(thing, *arguments)
+    while (box := without_metadata(thing)) is not None:
+        thing = box.value
+    if isinstance(thing, np.ndarray):
+        return bridge().adopt_array("array", thing)
+    # Values of shardviz and jax can be pytrees, too.
+    if type(thing).__module__.partition(".")[0] == "shardviz" or is_jax(thing):
+        return adopt(thing)
+    if children_of(thing) is not None or library_of(type(thing)):
+        return audit(thing)
+    return thing
 
 
 def mimebundle(value: object) -> dict[str, str | bytes]:

@@ -134,7 +134,10 @@ def chosen_collective(
     if collectives is None and isinstance(source, Report):
         collectives = source.partitioned
     if not collectives:
-        raise ProgramError(f"{source.program} has no collectives, so nothing is sent.")
+        raise ProgramError(
+            f"{source.program} has no collectives, so nothing is sent. Edits that lower"
+            " its peak memory: sv.changes(program, goal='memory')."
+        )
     if choice is None:
         return max(collectives, key=lambda collective: collective.bytes_in_all)
     if isinstance(choice, str):

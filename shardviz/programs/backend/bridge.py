@@ -42,7 +42,7 @@ from shardviz.base.errors import LayoutError, ProgramError, ShardvizError, Targe
 from shardviz.base.format import listed, plural, shown
 from shardviz.base.layout import Layout, lay_out, layout_from_indices
 from shardviz.base.mesh import MeshSpec, make_mesh
-from shardviz.base.partition_spec import Spec, memory_of
+from shardviz.base.partition_spec import Spec, SpecOnMesh, memory_of
 from shardviz.programs.backend.devices import mesh_of
 from shardviz.programs.program import Program
 
@@ -61,7 +61,7 @@ def adopt(value: Any) -> Any:
     """Converts a jax object to ours.
 
     A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec becomes a Spec, and a
-    NamedSharding becomes a pair of both. An array or ShapeDtypeStruct becomes a Layout,
+    NamedSharding becomes a SpecOnMesh. An array or ShapeDtypeStruct becomes a Layout,
     or an ArraySpec if it has no sharding.
 
     Raises:
@@ -75,7 +75,7 @@ def adopt(value: Any) -> Any:
     if isinstance(value, PartitionSpec):
         return libraries.spec_of(value)
     if isinstance(value, NamedSharding):
-        return adopt_mesh(value.mesh), libraries.spec_of(value.spec)
+        return SpecOnMesh(libraries.spec_of(value.spec), adopt_mesh(value.mesh))
     if isinstance(value, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
         if getattr(value, "sharding", None) is not None:
             return adopt_layout(value)
