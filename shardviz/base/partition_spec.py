@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from shardviz.base.display import Displayed, Fact
-from shardviz.base.errors import MissingPackage, SpecError
+from shardviz.base.errors import MissingPackage, ShardvizError, SpecError
 from shardviz.base.format import listed, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import (
@@ -177,7 +177,7 @@ class Spec(Displayed):
         if self.unconstrained or self.unreduced or self.reduced:
             self._check_marks(mesh)
 
-    def axis_errors(self, mesh: MeshSpec) -> Iterator[tuple[int, SpecError]]:
+    def axis_errors(self, mesh: MeshSpec) -> Iterator[tuple[int, ShardvizError]]:
         """Finds axes that the mesh lacks, and repeated axes.
 
         Yields:
