@@ -144,7 +144,7 @@ export class CollectivesPanel {
     const omitted = data.left_out[stage];
     /** @type {(Title | false)[]} */
     const titles = [
-      ["total per step", "106px"],
+      ["total per step", "114px"],
       ["collective", "138px"],
       ["over", "90px"],
       differs && ["what became of it", "18%"],
