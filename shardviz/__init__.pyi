@@ -26,6 +26,7 @@ from shardviz.base.public.layouts import layout as layout
 from shardviz.base.public.layouts import mesh as mesh
 from shardviz.base.public.layouts import to_jax as to_jax
 from shardviz.compiled.public import compile as compile
+from shardviz.compiled.public import report as report
 from shardviz.compiled.public import stages as stages
 from shardviz.compiled.report import Report as Report
 from shardviz.compiled.stages import Stages as Stages

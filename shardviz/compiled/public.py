@@ -18,6 +18,8 @@ from shardviz.programs.public.programs import program_of
 from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:
+    import jax
+
     from shardviz.compiled.stages import Stages
     from shardviz.plans.plan import Plan
 
@@ -71,6 +73,30 @@ def compile(
     if report.error is None:
         report = with_operation_times(report, planned)
     return with_values(report, planned)
+
+
+def report(compiled: jax.stages.Compiled, /) -> Report:
+    """Reports on a program that jax has already compiled; compiles nothing.
+
+    Args:
+        compiled: the result of `jax.jit(f).lower(...).compile()`.
+
+    Returns:
+        A Report with the final collectives, the memory, and the layouts of arguments
+        and results. The collectives right after XLA's partitioner and the memory over
+        time are None, because XLA reports them only to `sv.compile`.
+
+    Raises:
+        ProgramError: for anything else.
+
+    >>> import jax, shardviz as sv
+    >>> compiled = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((8,), "float32"))
+    >>> sv.report(compiled.compile()).collectives
+    ()
+    """
+    with needed_by("sv.report"):
+        from shardviz.runs.backend import read_compiled
+    return read_compiled.report_of(compiled)
 
 
 def stages(

@@ -9,7 +9,14 @@ from shardviz.axis_rules.rule_tables import read_rules
 from shardviz.axis_rules.rules import PathRules
 from shardviz.base.errors import ProgramError, RuleError, needed_by
 from shardviz.base.format import shown
-from shardviz.base.public.adopt import adopt, as_mesh, children_of, is_jax, optional
+from shardviz.base.public.adopt import (
+    adopt,
+    as_mesh,
+    children_of,
+    is_compiled,
+    is_jax,
+    optional,
+)
 from shardviz.base.typing import MeshLike, PyTree, RulesLike
 from shardviz.compiled.stages import Stages
 from shardviz.plans.plan import Plan
@@ -73,6 +80,11 @@ def explore(
 
     if isinstance(thing, Stages):
         thing = thing.report or thing.plan or thing.program
+    if is_compiled(thing):
+        raise ProgramError(
+            "The Explorer edits a program, and jax's Compiled has none. Its report:"
+            " sv.report(compiled). Open the function: sv.explore(fn, *args)."
+        )
     if isinstance(thing, Plan):
         thing = _program_of_plan(thing)
     with needed_by("sv.explore"):

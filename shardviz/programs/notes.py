@@ -261,6 +261,11 @@ class OneDevice(NotPartitioned):
 
 
 @dataclass(frozen=True)
+class CompiledByJax(NotPartitioned):
+    """jax compiled the program without shardviz, so XLA wrote no dump."""
+
+
+@dataclass(frozen=True)
 class OwnDump(NotPartitioned):
     """The user's `XLA_FLAGS` already request a dump, so we don't add ours."""
 

@@ -66,6 +66,11 @@ def is_jax(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
+def is_compiled(value: object) -> bool:
+    """True for a `jax.stages.Compiled`."""
+    return is_jax(value) and type(value).__name__ == "Compiled"
+
+
 def as_mesh(
     axes: MeshLike | None,
     count_devices: Callable[[], int] | None = None,

@@ -10,8 +10,9 @@ import numpy as np
 from shardviz.axis_rules.libraries import library_of, without_metadata
 from shardviz.axis_rules.public import audit
 from shardviz.base.errors import MissingPackage, needed_by
-from shardviz.base.public.adopt import adopt, bridge, children_of, is_jax
+from shardviz.base.public.adopt import adopt, bridge, children_of, is_compiled, is_jax
 from shardviz.base.public.layouts import layout
+from shardviz.compiled.public import report
 from shardviz.plans.public import plan
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
     """Returns the value of shardviz that shows what a user holds.
 
     A function with arguments becomes its plan, a shape with a spec its layout, an array
-    in a parameter box a layout, and a tree of arrays or a model its audit.
+    in a parameter box a layout, what jax compiled its report, and a tree of arrays or a
+    model its audit.
     """
     if arguments and callable(thing):
         return plan(thing, *arguments)
@@ -75,6 +77,8 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
         return layout(thing, *arguments)
     while (box := without_metadata(thing)) is not None:
         thing = box.value
+    if is_compiled(thing):
+        return report(thing)
     if isinstance(thing, np.ndarray):
         return bridge().adopt_array("array", thing)
     # Values of shardviz and jax can be pytrees, too.

@@ -9,6 +9,7 @@ from shardviz.programs.notes import (
     BuffersNotRead,
     CannotWatch,
     ChangedInPlace,
+    CompiledByJax,
     DumpRefused,
     FunctionReplaced,
     JitDiffers,
@@ -203,6 +204,10 @@ SENTENCES = {
     WithoutPrints: _without_prints,
     OneDevice: _sentence(
         "The program is for one device, so there is nothing to partition."
+    ),
+    CompiledByJax: _sentence(
+        "jax compiled this program itself. The collectives right after XLA's partitioner"
+        " and the memory over time are in a dump that only sv.compile(fn, *args) asks for."
     ),
     OwnDump: _sentence(
         "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."

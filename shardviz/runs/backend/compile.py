@@ -231,8 +231,8 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         dumped.compiled,
         dumped.seconds,
         collectives,
-        memory=_memory(dumped.compiled, timeline),
-        cost=_cost(dumped.compiled),
+        memory=read_sizes(dumped.compiled, timeline),
+        cost=read_cost(dumped.compiled),
         partitioned=partitioned,
         partition_s=dumped.partition_s,
         unpartitioned=None if dumped.reason == ONE_DEVICE else dumped.reason,
@@ -378,7 +378,9 @@ def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
     )
 
 
-def _memory(stage: jax.stages.Compiled, timeline: MemoryTimeline | None) -> Memory:
+def read_sizes(
+    stage: jax.stages.Compiled, timeline: MemoryTimeline | None = None
+) -> Memory:
     """Collects the compiler's memory figures and the timeline of its buffers."""
     fields: dict[str, Any] = {"timeline": timeline}
     try:
@@ -390,7 +392,8 @@ def _memory(stage: jax.stages.Compiled, timeline: MemoryTimeline | None) -> Memo
     return Memory(**fields)
 
 
-def _cost(stage: jax.stages.Compiled) -> dict[str, float]:
+def read_cost(stage: jax.stages.Compiled) -> dict[str, float]:
+    """Reads the totals of the compiler's cost analysis; empty if it has none."""
     try:
         analysis: Mapping[str, object] = stage.cost_analysis() or {}
     except (NotImplementedError, RuntimeError):

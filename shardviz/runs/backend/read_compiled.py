@@ -1,0 +1,122 @@
+"""report_of(): reads a `jax.stages.Compiled`, which jax compiled without shardviz."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, Sharding
+
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import shown
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.compiled.module import Module
+from shardviz.compiled.read_collectives import read_collectives
+from shardviz.compiled.report import Report
+from shardviz.compiled.roofline import roofline
+from shardviz.hardware.chips import chip_of_kind
+from shardviz.hardware.targets import Target
+from shardviz.programs.backend.bridge import adopt_mesh
+from shardviz.programs.backend.build_program import path_name
+from shardviz.programs.backend.devices import Device
+from shardviz.programs.backend.trace import Output
+from shardviz.programs.notes import CompiledByJax
+from shardviz.runs.backend.checks import output_layouts
+from shardviz.runs.backend.compile import final_module, read_cost, read_sizes
+
+
+def report_of(compiled: jax.stages.Compiled) -> Report:
+    """Reports on a program that jax has compiled, without compiling it again.
+
+    The collectives right after XLA's partitioner and the memory over time are None,
+    because they are in XLA's dump only.
+
+    Args:
+        compiled: the result of `jax.jit(f).lower(...).compile()`, for attached or
+            described devices.
+
+    Raises:
+        ProgramError: for anything else.
+    """
+    if not isinstance(compiled, jax.stages.Compiled):
+        raise ProgramError(
+            "sv.report takes what jax has compiled, jax.jit(f).lower(*args).compile();"
+            f" got {shown(compiled)}. A function is compiled by sv.compile(f, *args)."
+        )
+    module = final_module(compiled)
+    runtime: Any = compiled.runtime_executable()
+    name = runtime.hlo_modules()[0].name.removeprefix("jit_")
+    inputs, in_shardings = _arguments(compiled, module)
+    outputs, out_shardings = _results(compiled)
+    devices, mesh = _devices_and_mesh([*in_shardings, *out_shardings])
+    ids = dict(zip(devices, mesh.device_ids.ravel().tolist(), strict=True))
+    in_layouts, in_without = output_layouts(inputs, in_shardings, mesh, ids)
+    out_layouts, out_without = output_layouts(outputs, out_shardings, mesh, ids)
+    collectives = read_collectives(
+        module, mesh.axis_names, mesh.axis_sizes, list(ids.values())
+    )
+    kind = devices[0].device_kind
+    chip = chip_of_kind(kind)
+    memory = read_sizes(compiled)
+    if chip is not None:
+        memory = memory.replace(capacity=chip.device_bytes)
+    report = Report(
+        name,
+        f"{kind} × {len(devices):,}",
+        in_layouts=in_layouts,
+        out_layouts=out_layouts,
+        collectives=collectives,
+        memory=memory,
+        cost=read_cost(compiled),
+        loops=module.loops,
+        mesh=mesh,
+        on=Target("attached", devices[0].platform, len(devices)),
+        checks=(*in_without, *out_without),
+        notes=(CompiledByJax(),),
+    )
+    if chip is None:
+        return report
+    return report.replace(roofline=roofline(report, chip))
+
+
+def _arguments(
+    compiled: jax.stages.Compiled, module: Module
+) -> tuple[list[Output], list[Sharding]]:
+    """Returns the arguments that the program uses, with jax's names, and their shardings."""
+    avals = jax.tree.leaves(compiled.in_avals)
+    # The sharding of an unused argument is None; the module has no parameter for it.
+    every_sharding = jax.tree.leaves(
+        compiled.input_shardings, is_leaf=lambda sharding: sharding is None
+    )
+    parameters = module.entry.parameters
+    arguments, shardings = [], []
+    for aval, sharding in zip(avals, every_sharding, strict=True):
+        if sharding is not None:
+            name = parameters[len(arguments)].op or f"argument {len(arguments)}"
+            arguments.append(Output(name, tuple(aval.shape), aval.dtype))
+            shardings.append(sharding)
+    return arguments, shardings
+
+
+def _results(compiled: jax.stages.Compiled) -> tuple[list[Output], list[Sharding]]:
+    """Returns the results, named as in the report of `sv.compile`, and their shardings."""
+    results = []
+    for path, info in jax.tree_util.tree_leaves_with_path(compiled.out_info):
+        name = path_name("output", path)
+        results.append(Output(name, tuple(info.shape), info.dtype))
+    return results, jax.tree.leaves(compiled.output_shardings)
+
+
+def _devices_and_mesh(shardings: Sequence[Sharding]) -> tuple[list[Device], MeshSpec]:
+    """Returns the devices in the order of the program's mesh, and that mesh.
+
+    Without a NamedSharding there is no mesh, so its only axis is `device`.
+    """
+    for sharding in shardings:
+        if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+            return list(sharding.mesh.devices.flat), adopt_mesh(sharding.mesh)
+    devices: list[Device] = sorted(shardings[0].device_set, key=lambda d: d.id)
+    ids = [device.id for device in devices]
+    processes = [device.process_index for device in devices]
+    return devices, make_mesh({"device": len(ids)}, device_ids=ids, processes=processes)
