@@ -1,7 +1,4 @@
-"""All text can be read, in light and dark: measured on the page, old text included.
-
-Text on canvases has the colours of `colours.js`, which chooses them by their contrast.
-"""
+"""All text can be read, in light and dark: measured on the page, old text included."""
 
 from __future__ import annotations
 
@@ -14,87 +11,18 @@ from shardviz.axis_rules.audit import audit
 from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.gallery import arrays, meshes, rules
 from shardviz.runs.cache import ExecutableCache
+from tests.browser.legible import wrong_in
 from tests.browser.test_fit import VIEWS, small
 from tests.browser.views import play_largest, show_view
 from tests.browser.watch import Complaints, new_context
 
-READABLE = 4.5  # WCAG 2, level AA, for text of any size
 WAIT_S = 120
-COLOURS = """
-window.sv = (() => {
-  const rgba = (text) => {
-    const n = text.match(/[\\d.]+/g).map(Number);
-    const by = text.startsWith("color(") ? 255 : 1;  // a mixed colour: parts from 0 to 1
-    return [n[0] * by, n[1] * by, n[2] * by, n[3] ?? 1];
-  };
-  const over = (a, b) => [0, 1, 2].map((i) => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
-  const light = (c) => {
-    const [r, g, b] = c.map((v) => v / 255 <= 0.04045 ? v / 255 / 12.92
-      : ((v / 255 + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const contrast = (a, b) => {
-    const [x, y] = [light(a) + 0.05, light(b) + 0.05];
-    return Math.max(x, y) / Math.min(x, y);
-  };
-  const behind = (e) => {
-    const grounds = [];
-    for (let up = e; up; up = up.parentElement) {
-      const ground = rgba(getComputedStyle(up).backgroundColor);
-      if (ground[3]) grounds.unshift(ground);
-      if (ground[3] === 1) break;
-    }
-    return grounds.reduce((under, ground) => over(ground, under), [255, 255, 255, 1]);
-  };
-  const hidden = (e) => {
-    for (let up = e; up; up = up.parentElement) {
-      if (Number(getComputedStyle(up).opacity) === 0) return true;
-    }
-    return getComputedStyle(e).visibility === "hidden";
-  };
-  return { rgba, over, contrast, behind, hidden };
-})();
-"""
-READ = """
-() => {
-  const { rgba, over, contrast, behind, hidden } = window.sv;
-  const root = document.querySelector(".shardviz-explorer");
-  const found = [];
-  const take = (e, colour, text) => {
-    const box = e.getBoundingClientRect();
-    if (!text.trim() || box.width < 2 || box.height < 2 || hidden(e)) return;
-    const cell = e.closest(".sv-mcell")?.querySelector("rect");
-    const ground = cell ? rgba(getComputedStyle(cell).fill) : behind(e);
-    const where = `<${e.tagName.toLowerCase()} ${e.getAttribute("class") ?? ""}>`
-      + ` ${colour} on ${ground.map(Math.round)}`;
-    let faded = rgba(colour);
-    for (let up = e; up; up = up.parentElement) {
-      faded = [...faded.slice(0, 3), faded[3] * Number(getComputedStyle(up).opacity)];
-    }
-    found.push({ text: text.trim().slice(0, 40), where,
-      contrast: contrast(over(faded, ground), ground) });
-  };
-  const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const e = walk.currentNode.parentElement;
-    if (!e.closest("option, svg")) take(e, getComputedStyle(e).color, walk.currentNode.data);
-  }
-  for (const e of root.querySelectorAll("input:not([type=range]), textarea, select, svg text")) {
-    const style = getComputedStyle(e);
-    if (e.tagName === "text") take(e, style.fill, e.textContent);
-    else take(e, style.color, e.value || "");
-    if (e.placeholder) take(e, getComputedStyle(e, "::placeholder").color, e.placeholder);
-  }
-  return found;
-}
-"""
 
 
 @pytest.fixture
 def measured_page(browser: Browser, complaints: Complaints):
     context = new_context(browser, 1500, 1000)
     page = context.new_page()
-    page.add_init_script(COLOURS)
     with complaints.watching(page):
         yield page
     context.close()
@@ -136,12 +64,8 @@ def stale_page(made: Explorer, path: Path) -> Path:
 
 
 def pale(page: Page) -> list[str]:
-    """The texts that cannot be read."""
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
-    found = page.evaluate(READ)
-    assert len(found) > 10, "there is something to measure"
-    few = {(f["where"], f["text"], round(f["contrast"], 2)) for f in found}
-    return [f"{where} “{text}”: {c}" for where, text, c in sorted(few) if c < READABLE]
+    """The texts that cannot be read for their colours."""
+    return [finding for finding in wrong_in(page) if finding.startswith("contrast")]
 
 
 CASES = [
@@ -166,7 +90,9 @@ def test_all_text_can_be_read(measured_page: Page, tmp_path, make):
             for tab in tabs:
                 if tab:
                     tab.click()
-                wrong += [f"{theme}, {view}: {what}" for what in pale(page)]
+                wrong += [
+                    f"{theme}, {view}: {what}" for what in wrong_in(page) if "contrast" in what
+                ]
         if play_largest(page):
             page.keyboard.press("ArrowRight")
             wrong += [f"{theme}, player: {what}" for what in pale(page)]

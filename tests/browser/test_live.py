@@ -14,8 +14,9 @@ from playwright.sync_api import Page, expect
 
 from shardviz.explorer.state import open_state
 from tests.browser.lab import OPEN, OPEN_MS, OPEN_NOTEBOOK, READY, reload_notebook
+from tests.browser.legible import wrong_in
 from tests.browser.test_explorer import RUN_MS
-from tests.browser.test_fit import VIEWS, wrong_in
+from tests.browser.test_fit import VIEWS
 from tests.browser.views import SETTLED, open_tab, press_button, show_view, type_into
 
 GONE_S = 3.0

@@ -16,8 +16,8 @@ from shardviz.compiled.panel.report_view import memory_view
 from shardviz.compiled.report import Report
 from shardviz.explorer import html_page, planner
 from shardviz.explorer.protocol import Event
+from tests.browser.legible import wrong_in
 from tests.browser.test_contract import Kernel
-from tests.browser.test_fit import MEASURE
 from tests.browser.test_stages import many, opened
 from tests.browser.values_page import as_script
 from tests.browser.views import open_tab
@@ -152,7 +152,7 @@ def test_the_headline_leads_to_it_and_nothing_is_cut(page, tmp_path, scheme):
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
         page.locator(".sv-memrow").first.click()
-        assert page.evaluate(MEASURE)["wrong"] == []
+        assert wrong_in(page) == []
 
 
 def live(page: Page) -> Kernel:
@@ -186,7 +186,7 @@ def test_what_was_found_stands_beside_the_question_and_is_applied(page, tab, mon
     assert changes.locator("summary").bounding_box()["height"] >= 24
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
-        assert page.evaluate(MEASURE)["wrong"] == []
+        assert wrong_in(page) == []
     changes.get_by_role("button", name=re.compile("^Apply")).click()
     kernel.answer()
     assert str(kernel.made.session.arrays[0].spec) == "P(None, 'model')"

@@ -10,8 +10,8 @@ from shardviz.explorer.explorer import Explorer, open_explorer
 from shardviz.explorer.session import Session
 from shardviz.gallery import programs
 from shardviz.runs.cache import ExecutableCache
+from tests.browser.legible import wrong_in
 from tests.browser.test_contract import Kernel
-from tests.browser.test_fit import wrong_in
 from tests.browser.views import open_tab, opened, show_view
 
 WAIT_S = 120
@@ -237,4 +237,25 @@ def test_all_of_it_fits_a_narrow_page(page: Page, complaints):
         page.keyboard.press("Escape")
     wrong = [what for what in wrong if "Size of" not in what]
     assert not wrong, "\n".join(wrong)
+    kernel.made.close()
+
+
+def test_an_array_without_a_picture_never_has_the_picture_of_another(page: Page):
+    kernel = live(page, mlp())
+    picture = page.get_by_label("Array", exact=True)
+    cards = page.get_by_role("list", name="Arrays").get_by_role("listitem")
+    failing, other = cards.filter(has_text="w_out"), cards.filter(has_text="w_in")
+    other.get_by_role("button").first.click()
+    kernel.answer()
+    expect(picture).to_be_visible()
+    kernel.made.session.edit("shape", "511, 77", 1)
+    settled(kernel)
+    failing.get_by_role("button").first.click()
+    settled(kernel)
+    kernel.made.session.edit("hosts", "2")
+    settled(kernel)
+    expect(picture).to_be_hidden()
+    other.get_by_role("button").first.click()
+    kernel.answer()
+    expect(picture).to_be_visible()
     kernel.made.close()

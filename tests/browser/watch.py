@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
@@ -92,10 +93,15 @@ def chromium(path: str) -> Iterator[Browser]:
 def new_context(
     browser: Browser, width: int = WIDTH, height: int = HEIGHT, scale: float = 1
 ) -> BrowserContext:
-    """A fresh profile: no cookies, no storage; sizes in CSS pixels of `scale` device pixels."""
-    return browser.new_context(
+    """A fresh profile: no cookies, no storage; sizes in CSS pixels of `scale` device pixels.
+
+    Its pages have `legible.js`, which is to see the text that canvases draw.
+    """
+    context = browser.new_context(
         viewport={"width": width, "height": height},
         device_scale_factor=scale,
         reduced_motion="reduce",
         locale="en-US",
     )
+    context.add_init_script(path=Path(__file__).with_name("legible.js"))
+    return context

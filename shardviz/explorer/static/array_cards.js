@@ -39,7 +39,8 @@ export class ArrayCards {
     this.select = select;
     const field = (/** @type {keyof typeof ARRAY_FIELDS} */ key) => {
       const [label, caption, placeholder] = ARRAY_FIELDS[key];
-      return new Field(label, (t) => edit(key, t, this.selected), { caption, placeholder });
+      const options = { caption, placeholder, long: key !== "dtype" };
+      return new Field(label, (t) => edit(key, t, this.selected), options);
     };
     this.fields = {
       name: field("name"),
@@ -192,8 +193,8 @@ export class ArrayCards {
       type: h("span", { class: "sv-type sv-mono sv-muted" }),
       spec: h("div", { class: "sv-mono sv-muted sv-cardspec" }),
       summary: h("div", { class: "sv-muted" }),
-      warn: h("div", { class: "sv-warn sv-cut" }),
-      problem: h("div", { class: "sv-error sv-cut" }),
+      warn: h("div", { class: "sv-warn" }),
+      problem: h("div", { class: "sv-error" }),
     };
     const head = button("", () => this.select(index), { class: "sv-plain sv-cardhead" });
     const line = h("div", { class: "sv-line" }, parts.name, parts.layers, parts.type);
@@ -229,7 +230,5 @@ export class ArrayCards {
     setText(card.summary, selected && !a.problem ? a.summary : "");
     setText(card.warn, a.warnings.join(" "));
     setText(card.problem, a.problem);
-    card.warn.title = a.warnings.join(" ");
-    card.problem.title = a.problem;
   }
 }

@@ -146,7 +146,7 @@ export class CollectivesPanel {
     const titles = [
       ["total per step", "114px"],
       ["collective", "138px"],
-      ["over", "90px"],
+      ["over", "104px"],
       differs && ["what became of it", "18%"],
       "from",
     ];

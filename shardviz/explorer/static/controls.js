@@ -33,11 +33,15 @@ export class Field {
   /**
    * @param {string} label the accessible name
    * @param {(text: string) => void} edit called with the text after every change
-   * @param {{caption?: string, placeholder?: string}} [options]
+   * @param {{caption?: string, placeholder?: string, long?: boolean}} [options] `long` text has as
+   *   many lines as it needs
    */
   constructor(label, edit, options = {}) {
     this.state = new Touched();
-    this.input = h("input", {
+    // A textarea has all of an input that is used here.
+    const tag = /** @type {"input"} */ (options.long ? "textarea" : "input");
+    this.input = h(tag, {
+      rows: options.long ? "1" : null,
       "aria-label": label,
       autocomplete: "off",
       autocapitalize: "off",
@@ -48,7 +52,12 @@ export class Field {
           this.state.touched = true;
           edit(this.input.value);
         },
-        keydown: keepKey,
+        keydown: (e) => {
+          keepKey(e);
+          if (!options.long || e.key !== "Enter") return;
+          e.preventDefault(); // as in a field of one line, Enter ends the edit
+          this.input.dispatchEvent(new Event("change", { bubbles: true }));
+        },
       },
     });
     this.error = h("div", { class: "sv-error", role: "alert" });

@@ -162,7 +162,7 @@ export class MemoryPanel {
     const node = h(
       "details",
       { on: { toggle } },
-      h("summary", { class: "sv-memrow", title }, ...cut(cells)),
+      h("summary", { class: "sv-memrow", title }, ...cellsOf(cells)),
       h("div", { class: "sv-tlchosen sv-muted" }, h("div", { text: title }), to),
     );
     return node;
@@ -174,15 +174,15 @@ function estimateRows(estimate, why) {
   if (!estimate) return [mutedNote(why || NOT_COMPILED)];
   const { note, parts, values, more } = estimate;
   const rows = values.map((cells) =>
-    h("div", { class: "sv-memrow", title: cells.join(" · ") }, ...cut(cells)),
+    h("div", { class: "sv-memrow", title: cells.join(" · ") }, ...cellsOf(cells)),
   );
   if (more) rows.push(mutedNote(`And ${more} more.`));
   return [pairs(parts), mutedNote(note), ...rows];
 }
 
 /** @param {string[]} cells */
-function cut(cells) {
-  return cells.map((text) => h("span", { class: "sv-cut", text }));
+function cellsOf(cells) {
+  return cells.map((text) => h("span", { text }));
 }
 
 /** Draws a line over the chart. @param {string} d its path @param {number} width in pixels */

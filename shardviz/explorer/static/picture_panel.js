@@ -171,7 +171,6 @@ export class PicturePanel {
     const moves = before && (isSameArray || before.devices !== devices.picture);
     this.paintDevices(shown, moves ? devicesBefore(before, positions) : undefined);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
-    this.array.node.hidden = !array;
     this.array.node.dataset.dropArray = (main?.facts?.dims ?? [0, 1]).join(" ");
     const groups = this.highlight.groups(view.selected);
     if (array && main) {
@@ -179,7 +178,12 @@ export class PicturePanel {
       const options = { aspect: aspectOf(array, main), before: moved || undefined };
       this.array.show(main, theme, options);
     }
-    this.before = { array: name, picture: main, groups, devices: devices.picture, positions };
+    // The last good picture stays, but never under another array's name.
+    const last = isSameArray && !main ? before : null;
+    if (last?.picture) this.array.show(last.picture, theme, { aspect: this.array.aspect });
+    const shape = { picture: last ? last.picture : main, groups: last ? last.groups : groups };
+    this.array.node.hidden = !shape.picture;
+    this.before = { array: name, ...shape, devices: devices.picture, positions };
     this.showTitle();
     this.showThumbs(shown);
     this.mark();
@@ -190,8 +194,9 @@ export class PicturePanel {
     const { view, arrays } = /** @type {Shown} */ (this.shown);
     const array = view.arrays.at(view.selected);
     const main = arrays[view.selected];
-    headCut(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
-    this.title.title = main && !this.array.toScale ? "Not to scale" : "";
+    const title = array ? `${array.name}  ${array.short}` : "No arrays  ";
+    headCut(this.title, title);
+    this.title.title = main && !this.array.toScale ? `${title}\nNot to scale` : title;
     setText(this.notes, main?.facts?.note ?? "");
   }
 

@@ -38,6 +38,7 @@ export class PictureView extends PicturePainter {
       this.node.focus({ preventScroll: true }); // keep the focus here: the button disappears
       this.fitAll();
     });
+    this.fitter.hidden = true;
     this.node.addEventListener("wheel", (e) => this.wheel(e), { passive: false });
     this.cursor = -1;
     /** @type {{x: number, y: number, ox: number, oy: number, moved: boolean} | null} */

@@ -86,9 +86,9 @@ export class Problems {
       [chips.loses, `▲ ${loses}`],
       [chips.know, know],
     ])) {
-      // A narrow page shows the bytes only.
-      const [size, arrays] = text.split(" (");
-      fill(chip, size, h("span", { text: arrays ? ` (${arrays}` : "" }));
+      const [size, kind = "", arrays = ""] = text.split(/(?= of | \()/);
+      const count = h("span", { class: "sv-arraycount", text: arrays });
+      fill(chip, size, h("span", { text: kind }), count);
       chip.setAttribute("aria-label", text);
     }
     chips.fails.hidden = !fails;

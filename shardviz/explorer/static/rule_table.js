@@ -2,7 +2,7 @@
 // The Rules view: the rule table as text, next to the explanation of one dimension.
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey, showError } from "./controls.js";
-import { fill, h, isNew, setText, toggle } from "./dom.js";
+import { fill, h, headCut, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
 
 /** @import { Cell } from "./cascade.js" */
@@ -52,7 +52,7 @@ export class RuleTable {
       { gather: () => this.gather(), read: () => null, ask: () => {} },
       { name: "Why is", field: "Find an array", hint: "a part of its name" },
     );
-    this.type = h("span", { class: "sv-mono sv-muted sv-cut" });
+    this.type = h("span", { class: "sv-mono sv-muted" });
     this.dialect = new Choice("Dialect", (v) => calls.edit("dialect", v), "Rule semantics:");
     this.text = h("textarea", {
       class: "sv-rules sv-mono",
@@ -187,7 +187,7 @@ export class RuleTable {
     if (!this.shown || !this.use) return;
     const { view } = this.shown;
     const array = view.arrays[this.array];
-    setText(this.picker.opener, `${array ? inLayers(array) : ""} ▾`);
+    headCut(this.picker.opener, `${array ? inLayers(array) : ""} ▾`);
     this.picker.opener.title = array?.name ?? "";
     setText(this.type, array?.short ?? "");
     const table = this.use.rows.map(({ line, idle }, rule) => ({ rule, text: lines[line], idle }));

@@ -22,7 +22,6 @@ const LEAST_STEP = 3; // pixels; a strip with shorter steps has the axis' full c
 const BAR_AWAY = 2;
 const NUMBERS_APART = 8; // pixels between two numbers
 const DOT = 11; // width of a dot, in pixels
-const LEAST = 14; // minimum width of text, in pixels
 const MOST_WIDTHS = 5000;
 
 /**
@@ -239,12 +238,12 @@ class DrawnRuler {
     const start = ruler.start * side.scale + side.origin;
     const from = Math.max(side.from, start);
     const to = Math.min(side.to, start + ruler.length * side.scale);
-    // Text next to a small array may extend to the end of the canvas.
-    const room = side.to - from;
-    if (room < LEAST) return;
-    const parts = this.wordsThatFit(room, theme);
+    if (to < from) return;
+    // The text may be longer than the side of a small array.
+    const least = ruler.down ? side.from : 0;
+    const parts = this.wordsThatFit(side.to - least, theme);
     const width = widthOf(g, parts);
-    let at = Math.max(from, Math.min((from + to - width) / 2, side.to - width));
+    let at = Math.max(least, Math.min((from + to - width) / 2, side.to - width));
     if (ruler.down) at = -(at + width);
     g.textAlign = "left";
     for (const { text, dot } of parts) {
@@ -270,9 +269,10 @@ class DrawnRuler {
     const { words, axes } = this.ruler;
     /** @type {Part[]} */
     let parts = [];
-    for (const [i, word] of words.entries()) {
+    // Names before sizes: the first bounds show the sizes, too.
+    for (const named of [true, false]) {
       // Text that ends with "over" must be followed by axis names.
-      for (const named of i ? [true, false] : [true]) {
+      for (const word of named ? words : words.slice(1)) {
         parts = word ? [{ text: `${word} ` }] : [];
         for (const [number, name] of axes) {
           parts.push({ text: named ? `${name} ` : "", dot: axisColour(number, theme) });

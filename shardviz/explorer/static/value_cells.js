@@ -1,7 +1,7 @@
 // @ts-check
 // The cells of a row in the Values list, and the badges next to a name.
 import { axisColour } from "./colours.js";
-import { axisDot, axisTag, h } from "./dom.js";
+import { axisDot, axisTag, h, headCut } from "./dom.js";
 
 /** @import { PlanData, PlanSplit, Value } from "./plan_data.js" */
 /** @import { PlanRow } from "./plan_rows.js" */
@@ -60,7 +60,7 @@ function originTags({ origins }) {
     if (origins[i + 1]?.name === name)
       return h("span", { class: "sv-axis", title }, axisDot(axisColour(number)));
     const plain = kind === "argument" || kind === "result";
-    const label = h(plain ? "span" : "i", { text: name || kind });
+    const label = headCut(h(plain ? "span" : "i"), name || kind);
     return h("span", { class: "sv-from", title }, axisDot(axisColour(number)), label);
   });
 }
@@ -126,9 +126,10 @@ function shardingCell({ dims, spec, unreduced }) {
 /** @param {PlanData} plan @param {PlanRow} row */
 export function valueCells(plan, row) {
   const value = plan.values[row.value];
-  const label = h("span", { class: "sv-vlabel", text: row.label });
+  const label = headCut(h("span", { class: "sv-vlabel" }), row.label);
   const name = [h("span", { class: "sv-twig" }), label, ...valueBadges(plan, row)];
-  const about = { title: value.note || row.label, style: { "--sv-depth": row.depth } };
+  const title = [row.label, value.note].filter(Boolean).join("\n");
+  const about = { title, style: { "--sv-depth": row.depth } };
   const cells = VALUE_COLUMNS.map((column) => column.value(value, plan));
   return [cell("sv-vname", name, about), ...cells];
 }
