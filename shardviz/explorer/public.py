@@ -42,10 +42,11 @@ def explore(
     compiling it again. Every edit can be undone.
 
     Args:
-        thing: a Program, Plan, Stages, Audit, Report, Resolution (with a mesh and a shape), Layout or
-            MeshSpec; ArraySpecs or an array; a model or its parameters; a Topology or
-            its name, which opens an example on it; the result of `explorer.state()`; a
-            function, followed by its arguments; or None for an example.
+        thing: a Program, Plan, Stages, Audit, Report, Resolution (with a mesh and a
+            shape), Layout or MeshSpec; ArraySpecs or an array; a model or its
+            parameters; a Topology or its name, which opens an example on it; the result
+            of `explorer.state()`; a function, followed by its arguments; or None for an
+            example.
         *arrays: the arguments of a function, as in `sv.program`.
         mesh: a mesh, as in `sv.mesh`; replaces the mesh of `thing`. Without any mesh,
             the Explorer starts with `data=4, model=2`.
