@@ -32,7 +32,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</st
 MODULE
 window.calls = [];
 const value = (name) => calls.push(name);
-window.panel = new MemoryPanel({ value, ask: value, take: value });
+window.panel = new MemoryPanel({ openValue: value, page: { ask: (kind, of) => value(of) } });
 document.getElementById("host").append(panel.node);
 panel.show(DATA, "");
 </script>"""

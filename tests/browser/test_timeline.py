@@ -31,7 +31,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</st
 MODULE
 window.calls = [];
 window.panel = new TimelinePanel({
-  value: (name) => calls.push(name),
+  openValue: (name) => calls.push(name),
   choose: (key) => calls.push(key),
 });
 document.getElementById("host").append(panel.node);

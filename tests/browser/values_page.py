@@ -18,7 +18,7 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</st
 MODULE
 window.calls = { why: [] };
 window.panel = new ValuesPanel({
-  why: (name) => calls.why.push(name),
+  ask: (kind, name) => calls[kind].push(name),
 });
 document.getElementById("host").append(panel.node);
 panel.show(DATA);

@@ -30,17 +30,13 @@ const ARRAY_FIELDS = {
 };
 
 export class ArrayCards {
-  /**
-   * @param {import("./explorer.js").Edit} edit
-   * @param {(index: number) => void} select
-   */
-  constructor(edit, select) {
-    this.edit = edit;
-    this.select = select;
+  /** @param {import("./explorer.js").Requests} page */
+  constructor(page) {
+    this.page = page;
     const field = (/** @type {keyof typeof ARRAY_FIELDS} */ key) => {
       const [label, caption, placeholder] = ARRAY_FIELDS[key];
       const options = { caption, placeholder, long: key !== "dtype" };
-      return new Field(label, (t) => edit(key, t, this.selected), options);
+      return new Field(label, (t) => page.edit(key, t, this.selected), options);
     };
     this.fields = {
       name: field("name"),
@@ -74,13 +70,13 @@ export class ArrayCards {
   }
 
   addArray() {
-    this.edit("add", null);
+    this.page.edit("add", null);
     this.next = { selected: this.next.count, count: this.next.count + 1 };
   }
 
   removeArray() {
     const { selected, count } = this.next;
-    this.edit("remove", selected);
+    this.page.edit("remove", selected);
     if (count > 1) this.next = { selected: Math.min(selected, count - 2), count: count - 1 };
   }
 
@@ -159,7 +155,7 @@ export class ArrayCards {
   /** @param {number} dim */
   dimension(dim) {
     const split = (/** @type {string} */ axis) =>
-      this.edit("split", [dim, axis, true], this.selected);
+      this.page.edit("split", [dim, axis, true], this.selected);
     const row = {
       name: h("b", { class: "sv-cut" }),
       size: h("span", { class: "sv-mono" }),
@@ -178,7 +174,7 @@ export class ArrayCards {
   tag(axis, colour, dim) {
     const node = axisTag(axis, colour);
     Object.assign(node.dataset, { axis, dim: String(dim) });
-    const off = () => this.edit("split", [dim, axis, false], this.selected);
+    const off = () => this.page.edit("split", [dim, axis, false], this.selected);
     const title = `Do not split dimension ${dim} over ${axis}`;
     const props = { class: "sv-tiny", title, "aria-label": title, "data-edit": "true" };
     node.append(button("×", off, props));
@@ -196,7 +192,7 @@ export class ArrayCards {
       warn: h("div", { class: "sv-warn" }),
       problem: h("div", { class: "sv-error" }),
     };
-    const head = button("", () => this.select(index), { class: "sv-plain sv-cardhead" });
+    const head = button("", () => this.page.select(index), { class: "sv-plain sv-cardhead" });
     const line = h("div", { class: "sv-line" }, parts.name, parts.layers, parts.type);
     head.append(line, parts.spec, parts.summary);
     const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);

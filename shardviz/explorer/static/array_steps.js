@@ -9,9 +9,9 @@ import { fill, h, isNew } from "./dom.js";
 const MOST_CHOICES = 1024; // blocks in a menu
 
 export class ArraySteps {
-  /** @param {import("./explorer.js").Edit} edit */
-  constructor(edit) {
-    this.edit = edit;
+  /** @param {import("./explorer.js").Requests} page */
+  constructor(page) {
+    this.page = page;
     this.key = "";
     this.node = h("div", { class: "sv-steps", role: "group", "aria-label": "Shown dimensions" });
   }
@@ -32,7 +32,7 @@ export class ArraySteps {
         const chosen = Number(value);
         // If the chosen dimension is already on the other side, swap rows and columns.
         const paired = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
-        this.edit("dims", side ? [paired, chosen] : [chosen, paired]);
+        this.page.edit("dims", side ? [paired, chosen] : [chosen, paired]);
       };
       const choice = new Choice(word[0].toUpperCase() + word.slice(1), choose, word);
       choice.sync(options, String(dims[side]));
@@ -65,7 +65,7 @@ export class ArraySteps {
         (hiddenDim) => steps.find((candidate) => candidate.dim === hiddenDim)?.at ?? 0,
       );
       shown[hidden.indexOf(dim)] = Number(value);
-      this.edit("at", value ? shown : null);
+      this.page.edit("at", value ? shown : null);
     };
     const choice = new Choice(`Blocks of ${name}`, choose, name);
     choice.sync(options, at === null ? "" : String(at));

@@ -16,18 +16,13 @@ import { axisTag, h, toggle } from "./dom.js";
 const FAR = 4; // pixels; longer mouse movements are drags, not clicks
 const BELOW = 14; // pixels from the pointer to the dragged tag
 
-/**
- * @param {HTMLElement} root
- * @param {{split: (dim: number, axis: string, on: boolean) => void,
- *   move: (axis: string, place: number) => void, editable: () => boolean,
- *   dimension: (dim: number) => string}} calls `dimension` returns the name of a dimension
- */
-export function dragAxes(root, calls) {
+/** @param {HTMLElement} root @param {import("./explorer.js").Requests} page */
+export function dragAxes(root, page) {
   root.addEventListener("pointerdown", (e) => {
-    if (!(e.target instanceof Element) || e.button !== 0 || !calls.editable()) return;
+    if (!(e.target instanceof Element) || e.button !== 0 || !page.editable) return;
     const tag = e.target.closest("[data-axis]");
     if (tag instanceof HTMLElement && !e.target.closest("button, input, select")) {
-      new AxisDrag(root, tag, calls, e);
+      new AxisDrag(root, tag, page, e);
     }
   });
 }
@@ -36,12 +31,12 @@ class AxisDrag {
   /**
    * @param {HTMLElement} root
    * @param {HTMLElement} tag
-   * @param {Parameters<typeof dragAxes>[1]} calls
+   * @param {import("./explorer.js").Requests} page
    * @param {PointerEvent} start
    */
-  constructor(root, tag, calls, start) {
+  constructor(root, tag, page, start) {
     this.root = root;
-    this.calls = calls;
+    this.page = page;
     this.start = start;
     this.axis = tag.dataset.axis ?? "";
     /** The dimension that the axis splits before the drag. */
@@ -105,9 +100,9 @@ class AxisDrag {
     if (this.drop) toggle(this.drop.node, "sv-droptarget", false);
     this.drop = drop;
     if (drop) toggle(drop.node, "sv-droptarget", true);
-    const off = this.from === undefined ? "" : `off ${this.calls.dimension(this.from)}`;
+    const off = this.from === undefined ? "" : `off ${this.dimension(this.from)}`;
     this.words.textContent =
-      drop?.dim === undefined ? (drop ? "" : off) : `splits ${this.calls.dimension(drop.dim)}`;
+      drop?.dim === undefined ? (drop ? "" : off) : `splits ${this.dimension(drop.dim)}`;
   }
 
   finish() {
@@ -115,9 +110,20 @@ class AxisDrag {
     const moved = this.ghost.isConnected;
     this.end();
     if (!moved) return;
-    if (drop?.dim !== undefined && drop.dim !== from) this.calls.split(drop.dim, axis, true);
-    if (!drop && from !== undefined) this.calls.split(from, axis, false);
-    if (drop?.place !== undefined) this.calls.move(axis, drop.place);
+    if (drop?.dim !== undefined && drop.dim !== from) this.split(drop.dim, true);
+    if (!drop && from !== undefined) this.split(from, false);
+    if (drop?.place !== undefined) this.page.edit("move_axis", [axis, drop.place]);
+  }
+
+  /** @param {number} dim @param {boolean} on */
+  split(dim, on) {
+    this.page.edit("split", [dim, this.axis, on], this.page.cards.selected);
+  }
+
+  /** Returns the name of a dimension of the selected array. @param {number} dim */
+  dimension(dim) {
+    const { highlight, cards } = this.page;
+    return highlight.arrays[cards.selected]?.names[dim] ?? `dimension ${dim}`;
   }
 }
 

@@ -75,11 +75,11 @@ function ruleRow(rule, content, why, look = "") {
 export class Cascade {
   /**
    * @param {(dim: number) => void} choose called with a dimension of the array
-   * @param {(remedy: string) => void} apply called with a remedy, given as dimension key and index
+   * @param {import("./explorer.js").Requests} page
    */
-  constructor(choose, apply) {
+  constructor(choose, page) {
     this.choose = choose;
-    this.apply = apply;
+    this.page = page;
     this.unfolded = false;
     this.key = "";
     /** @type {HTMLButtonElement[]} */ this.cards = [];
@@ -201,13 +201,13 @@ export class Cascade {
     fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);
   }
 
-  /** @param {Remedy} remedy @param {number} i @param {string} cell */
+  /** @param {Remedy} remedy @param {number} i @param {string} cell dimension key and index, which name it in the kernel */
   remedy({ edit, spec, memory, saves, others, step }, i, cell) {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
     const go = () => {
       this.focus(); // keep the focus here: the button disappears
-      this.apply(cell);
+      this.page.ask("apply", cell);
     };
     const act = button("Apply", go, about);
     const words = h("span", { title: edit }, ...tagged(edit, this.axes));

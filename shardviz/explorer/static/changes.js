@@ -20,17 +20,15 @@ import { button, copyButton, fill, h, isNew } from "./dom.js";
  * `takes`: whether the Explorer can apply the change as an edit.
  */
 
-/** @typedef {{ask: (of: string) => void, take: (number: number) => void}} Calls */
-
 export class ChangesList {
-  /** @param {string} question @param {Calls} calls */
-  constructor(question, calls) {
-    this.calls = calls;
+  /** @param {string} question @param {Pick<import("./explorer.js").Requests, "ask">} page */
+  constructor(question, page) {
+    this.page = page;
     /** The key of the collective to remove, or "memory" to lower the peak. */
     this.of = "memory";
     this.key = "";
     const small = { class: "sv-button sv-small" };
-    this.button = button(question, () => calls.ask(this.of), small);
+    this.button = button(question, () => page.ask("changes", this.of), small);
     const label = { role: "region", "aria-label": "Changes", tabindex: "0" };
     this.node = h("div", { class: "sv-changes", hidden: true, ...label });
   }
@@ -64,7 +62,7 @@ export class ChangesList {
       "div",
       { class: "sv-tlchosen" },
       h("div", null, edit, line),
-      takes && button("Apply", () => this.calls.take(number), name),
+      takes && button("Apply", () => this.page.ask("take", String(number)), name),
       code && copyButton("Copy code", () => code, { title: code }),
     );
   }

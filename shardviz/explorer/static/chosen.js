@@ -9,27 +9,21 @@ import { OUT_OF_DATE } from "./stages.js";
 
 /** @import { Stages } from "./stages.js" */
 
-/**
- * Requests to the page: show a value, play the steps of a collective, show devices by position, or
- * draw a collective's links.
- * @typedef {{value: (name: string) => void, play: (key: string) => void, position: () => void,
- *   links: (key: string | null) => void, changes: import("./changes.js").Calls}} Calls
- */
-
 export class ChosenCollective {
-  /** @param {import("./highlight.js").Highlight} highlight @param {Calls} calls */
-  constructor(highlight, calls) {
+  /** @param {import("./highlight.js").Highlight} highlight @param {import("./program_panel.js").ProgramPanel} program */
+  constructor(highlight, program) {
     this.highlight = highlight;
-    this.calls = calls;
+    this.program = program;
     /** The key of the collective: stage and index, such as "0:3". @type {string | null} */
     this.key = null;
     const small = { class: "sv-button sv-small" };
     const play = { ...small, "aria-label": "Play" };
-    this.play = button("▶ Play", () => calls.play(this.key ?? ""), play);
-    this.links = button("Show links", calls.position, { ...small, "aria-pressed": "false" });
+    this.play = button("▶ Play", () => program.openPlayer(this.key ?? ""), play);
+    const unpressed = { ...small, "aria-pressed": "false" };
+    this.links = button("Show links", () => program.showLinks(), unpressed);
     /** Whether the steps of a collective with this key can be played. */
     this.canPlay = (/** @type {string} */ _key) => true;
-    this.changes = new ChangesList("What would help?", calls.changes);
+    this.changes = new ChangesList("What would help?", program.page);
     this.participants = h("span", { class: "sv-muted" });
     const label = { class: "sv-cstrip", "aria-label": "The chosen collective", hidden: true };
     this.about = h("aside", label);
@@ -43,7 +37,7 @@ export class ChosenCollective {
     const c = find(data, key);
     const chosen = c && key ? { key, kind: c.kind, axes: c.axes, groups: c.groups } : null;
     this.highlight.choose(chosen);
-    this.calls.links(chosen && key);
+    this.program.page.ask("links", chosen && key);
   }
 
   /**
@@ -74,7 +68,7 @@ export class ChosenCollective {
     const buttons = [
       this.canPlay(this.key ?? "") && this.play,
       !old && this.changes.button,
-      value && button("Show in Values", () => this.calls.value(value), named),
+      value && button("Show in Values", () => this.program.openValue(value), named),
       this.links,
     ];
     fill(

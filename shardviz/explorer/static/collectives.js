@@ -57,9 +57,9 @@ const NONE_BEFORE =
   "No collectives before the last edit; nothing is known of the program as it is now.";
 
 export class CollectivesPanel {
-  /** @param {(key: string | null) => void} choose */
-  constructor(choose) {
-    this.choose = choose;
+  /** @param {import("./program_panel.js").ProgramPanel} program */
+  constructor(program) {
+    this.program = program;
     /** The stage ("1") or change between stages ("2-3") to show; "" for the latest stage. */
     this.asked = "";
     this.table = h("div", { class: "sv-ctable", on: { keydown: (e) => this.key(e) } });
@@ -249,7 +249,7 @@ export class CollectivesPanel {
 
   /** Selects the first of a row's collectives; a second time, none. @param {HTMLElement} row */
   pick(row) {
-    this.choose(row.ariaSelected === "true" ? null : keysOf(row)[0]);
+    this.program.choose(row.ariaSelected === "true" ? null : keysOf(row)[0]);
   }
 
   rows() {
@@ -280,7 +280,7 @@ export class CollectivesPanel {
     else if (e.key === "ArrowRight" || e.key === "ArrowLeft") {
       const expand = rows[at].querySelector("button");
       if (expand?.ariaExpanded === String(e.key === "ArrowLeft")) expand.click();
-    } else if (e.key === "Escape") this.choose(null);
+    } else if (e.key === "Escape") this.program.choose(null);
     else return;
     handled(e);
   }

@@ -24,20 +24,25 @@ import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
 const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["="], unknown: [""] };
 
 export class Compare {
-  /** @param {(kind: "pin" | "unpin" | "back") => void} act */
-  constructor(act) {
+  /** @param {import("./explorer.js").Requests} page */
+  constructor(page) {
     this.key = "";
     const edits = { "data-edit": "true" };
-    this.pin = iconButton("compare", "Compare", () => act(this.node.hidden ? "pin" : "unpin"), {
-      ...edits,
-      "aria-pressed": "false",
-      title: "Compare: pin the state as A",
-    });
+    this.pin = iconButton(
+      "compare",
+      "Compare",
+      () => page.act(this.node.hidden ? "pin" : "unpin"),
+      {
+        ...edits,
+        "aria-pressed": "false",
+        title: "Compare: pin the state as A",
+      },
+    );
     // Not a <dl>, because JupyterLab's style sheet floats its terms at a fifth of the width.
     this.numbers = h("div", { class: "sv-comparednumbers", role: "list" });
     const small = { class: "sv-button sv-small", ...edits };
-    this.back = button("Back to A", () => act("back"), small);
-    const unpin = button("Unpin", () => act("unpin"), small);
+    this.back = button("Back to A", () => page.act("back"), small);
+    const unpin = button("Unpin", () => page.act("unpin"), small);
     const about = { class: "sv-compared", role: "region", "aria-label": "A and now" };
     const title = h("b", { text: "A → now" });
     this.node = h("div", { ...about, hidden: true }, title, this.numbers, this.back, unpin);

@@ -23,9 +23,13 @@ import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
 import { Views, besideView } from "./views.js";
 
-/** @import { CustomMessage, EditValue, Intent, Model, Place, Traits } from "./messages" */
+/** @import { ActionKind, CustomMessage, EditValue, Intent, Model, Place, Traits } from "./messages" */
 /** @import { View } from "./view_data.js" */
-/** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
+/**
+ * What panels request from the page: edits, answers of the kernel, places to open.
+ * @typedef {Pick<Page, "live" | "editable" | "highlight" | "cards" | "problems" | "edit" | "select" |
+ *   "act" | "ask" | "goTo" | "goToField" | "fullScreen">} Requests
+ */
 
 /**
  * Text fields. Typed text is sent after a pause. Edits made while a field keeps the focus are
@@ -56,55 +60,19 @@ class Page {
     this.devicesOf = deviceReader();
     this.linksOf = keepLast(drawnLinks);
     const highlight = (this.highlight = new Highlight());
-    /** @type {Edit} */
-    const edit = (field, value, array) => this.edit(field, value, array);
-    const select = (/** @type {number} */ index) => this.select(index);
-    this.bar = new MeshBar(highlight, edit, {
-      act: (kind) => this.send({ kind }),
-      code: () => this.goTo({ view: "Program", tab: "Code" }),
-      full: () => this.fullScreen(),
-    });
-    this.cards = new ArrayCards(edit, select);
-    this.rules = new RuleTable({
-      edit,
-      select,
-      ask: (value) => this.editable && this.send({ kind: "cell", value }),
-      open: (leaf) => edit("open", leaf),
-      apply: (remedy) => this.send({ kind: "apply", value: remedy }),
-    });
-    this.leaves = new ModelPanel({
-      open: (leaf) => this.goTo({ view: "Layout", leaf }),
-      fix: (leaf) => this.goTo({ view: "Rules", leaf }),
-    });
-    this.panel = new PicturePanel(
-      highlight,
-      { edit, select, fix: (array, dim) => this.goTo({ view: "Rules", array, dim }) },
-      this.live,
-    );
-    this.program = new ProgramPanel(highlight, {
-      edit,
-      act: (kind) => this.send({ kind }),
-      why: (value) => this.live && this.send({ kind: "why", value }),
-      links: (value) => this.live && this.send({ kind: "links", value }),
-      position: () => edit("by", "position"),
-      play: (value) => this.live && this.send({ kind: "play", value }),
-      problem: (problem, live) => this.problems.row(problem, live),
-      changes: {
-        ask: (value) => this.send({ kind: "changes", value }),
-        take: (number) => this.send({ kind: "take", value: String(number) }),
-      },
-    });
-    this.problems = new Problems({
-      go: (place) => this.goTo(place),
-      fit: () => edit("fit", null),
-      field: (array) => this.goToField(array),
-    });
-    this.compare = new Compare((kind) => this.send({ kind }));
+    this.bar = new MeshBar(highlight, this);
+    /** @type {ArrayCards} */ this.cards = new ArrayCards(this);
+    this.rules = new RuleTable(this);
+    this.leaves = new ModelPanel(this);
+    this.panel = new PicturePanel(highlight, this);
+    this.program = new ProgramPanel(highlight, this);
+    /** @type {Problems} */ this.problems = new Problems(this);
+    this.compare = new Compare(this);
     this.find = new Find({
       gather: () => this.named(),
       read: (query) =>
         readQuery(query, highlight, (pointing, array) => this.point(pointing, array)),
-      ask: () => this.editable && this.send({ kind: "leaves" }),
+      ask: () => this.editable && this.act("leaves"),
     });
     this.bar.node.append(this.find.node);
     this.views = this.build();
@@ -135,13 +103,7 @@ class Page {
     this.filledAt = -1e3; // when the Explorer last began or ended to fill the screen, in ms
     /** Number of focus changes, which identifies edits that are undone together. */
     this.bursts = 0;
-    dragAxes(this.root, {
-      split: (dim, axis, on) => edit("split", [dim, axis, on], this.cards.selected),
-      move: (axis, place) => edit("move_axis", [axis, place]),
-      editable: () => this.editable,
-      dimension: (dim) =>
-        this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
-    });
+    dragAxes(this.root, this);
     // Listen in the capture phase, before a field handles the key.
     // In a saved page, the Explorer handles keys pressed anywhere.
     const inside = model.get("offline") ? document.documentElement : this.root;
@@ -186,7 +148,7 @@ class Page {
   opened(name) {
     this.places?.[name]?.append(this.panel.node);
     this.panel.inProgram = name === "Program";
-    if (this.live) this.send({ kind: "show", value: name });
+    this.ask("show", name);
     this.schedule();
   }
 
@@ -228,7 +190,7 @@ class Page {
   named() {
     const { view, program, editable } = this;
     if (!view) return [];
-    const act = (/** @type {import("./messages").ActionKind} */ kind) => () => this.send({ kind });
+    const act = (/** @type {ActionKind} */ kind) => () => this.act(kind);
     const commands = {
       Code: () => this.goTo({ view: "Program", tab: "Code" }),
       "Full screen": () => this.fullScreen(),
@@ -282,7 +244,7 @@ class Page {
     const again = e.key.toLowerCase() === "y" || (e.shiftKey && e.key.toLowerCase() === "z");
     if (!again && e.key.toLowerCase() !== "z") return;
     handled(e);
-    this.send({ kind: again ? "redo" : "undo" });
+    this.act(again ? "redo" : "undo");
   }
 
   /**
@@ -307,13 +269,23 @@ class Page {
     this.intents.send(intent);
   }
 
+  /** @param {ActionKind} kind */
+  act(kind) {
+    this.send({ kind });
+  }
+
+  /** Requests something from the kernel by its name. @param {Extract<Intent, {value: string | null}>["kind"]} kind @param {string | null} value */
+  ask(kind, value) {
+    if (this.live) this.send({ kind, value });
+  }
+
   /** Marks the page as waiting for an answer. */
   unsettle() {
     this.root.dataset.settled = "false";
     answers.settled = false;
   }
 
-  /** @type {Edit} */
+  /** @param {string} field @param {EditValue} value @param {number} [array] */
   edit(field, value, array) {
     if (!this.editable) return;
     const target = array === undefined ? {} : { array };
@@ -504,7 +476,7 @@ function render({ model, el }) {
   const unwatch = watchTheme(draw);
   draw();
   // From now on, the kernel plans the program after every edit.
-  if (page.live) page.send({ kind: "plan" });
+  if (page.live) page.act("plan");
   return () => {
     for (const name of traits) model.off?.(`change:${name}`, draw);
     model.off?.("msg:custom", hear);

@@ -34,10 +34,9 @@ import { OUT_OF_DATE } from "./stages.js";
 const WAITING = "Least times are being added up…";
 
 export class Headline {
-  /** @param {(part: string) => void} open @param {(target: string) => void} choose */
-  constructor(open, choose) {
-    this.open = open;
-    this.choose = choose;
+  /** @param {import("./program_panel.js").ProgramPanel} program */
+  constructor(program) {
+    this.program = program;
     this.node = h("div", { class: "sv-headline", role: "group", "aria-label": "Least time" });
     this.key = "";
     this.high = 76; // pixels, once it has times
@@ -75,14 +74,19 @@ export class Headline {
   fillWith(data, axes, live) {
     const { parts, note, where, suggested } = data;
     this.node.hidden = !parts.length && !note && !data.memory;
-    if (!parts.length) return fill(this.node, muted(note), memory(data, this.open));
+    if (!parts.length) return fill(this.node, muted(note), this.memory(data));
     const link = { class: "sv-link", hidden: !suggested || !live };
-    const choose = button("Choose this target", () => this.choose(suggested), link);
+    const choose = button(
+      "Choose this target",
+      () => this.program.page.edit("target", suggested),
+      link,
+    );
     const seconds = h("b", { text: `≥ ${data.seconds}` });
     const least = h("div", null, seconds, muted(` on ${where} `), choose);
-    const bound = h("div", null, `${data.bound} · `, memory(data, this.open));
+    const bound = h("div", null, `${data.bound} · `, this.memory(data));
     const { key = "", text = "" } = data.costliest ?? {};
-    const costliest = text && button(text, () => this.open(key), { class: "sv-plain sv-hmemory" });
+    const costliest =
+      text && button(text, () => this.program.openPart(key), { class: "sv-plain sv-hmemory" });
     const facts = h("div", { class: "sv-hfacts" }, least, bound, costliest);
     const bars = parts.map((part) => this.bar(part, axes));
     fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
@@ -98,7 +102,7 @@ export class Headline {
       return h("i", { style: { flex: `${part} 0 0` } }, ...stripes);
     });
     const title = `${words}. Shows the longest.`;
-    const node = button("", () => this.open(name), {
+    const node = button("", () => this.program.openPart(name), {
       class: "sv-plain sv-hbar",
       "aria-label": words,
       title,
@@ -107,10 +111,10 @@ export class Headline {
     node.append(h("span", { class: "sv-muted", text: label }), h("span", null, bar, seconds));
     return node;
   }
-}
 
-/** The memory of the program, as a button that opens its peak. @param {HeadlineData} data @param {(part: string) => void} open */
-function memory({ memory: text, memoryTitle: title, over }, open) {
-  const style = `sv-plain sv-hmemory ${over ? "sv-bad" : ""}`;
-  return text ? button(text, () => open("peak"), { class: style, title }) : "";
+  /** The memory of the program, as a button that opens its peak. @param {HeadlineData} data */
+  memory({ memory: text, memoryTitle: title, over }) {
+    const style = `sv-plain sv-hmemory ${over ? "sv-bad" : ""}`;
+    return text ? button(text, () => this.program.openPart("peak"), { class: style, title }) : "";
+  }
 }

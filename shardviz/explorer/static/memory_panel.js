@@ -42,8 +42,6 @@ import { OUT_OF_DATE } from "./stages.js";
  * @typedef {{note: string, parts: [name: string, bytes: string][], values: string[][], more: number}} Estimate
  */
 
-/** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
-
 /** The shade of grey of each kind of buffer; colours are reserved for mesh axes. @type {Record<string, number>} */
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
 const LINES = 4; // grid lines of the chart
@@ -51,9 +49,9 @@ const MOST_ALIVE = 16; // rows; Python sends at least this many buffers of each 
 const NOT_COMPILED = "Not compiled yet: a compile says what each device holds.";
 
 export class MemoryPanel {
-  /** @param {Calls} calls */
-  constructor(calls) {
-    this.calls = calls;
+  /** @param {import("./program_panel.js").ProgramPanel} program */
+  constructor(program) {
+    this.program = program;
     /** @type {[Memory?, boolean?, (object | null)?, (object | null)?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** Live bytes of each column. @type {number[]} */ this.totals = [];
@@ -66,7 +64,7 @@ export class MemoryPanel {
     this.life = line("", 8);
     this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
     this.legend = h("div", { class: "sv-times" });
-    this.changes = new ChangesList("What would lower it?", calls);
+    this.changes = new ChangesList("What would lower it?", program.page);
     this.node = h("div", { class: "sv-memory" });
   }
 
@@ -157,7 +155,7 @@ export class MemoryPanel {
     const cells = [bytesText(bytes), name, shape, source];
     const more = [...cells, compiler === name ? "" : compiler, spec, about];
     const title = more.filter(Boolean).join(" · ");
-    const to = value && button("Show in Values", () => this.calls.value(value));
+    const to = value && button("Show in Values", () => this.program.openValue(value));
     const toggle = () => this.life.setAttribute("d", node.open ? `M${start} 1H${end + 1}` : "");
     const node = h(
       "details",

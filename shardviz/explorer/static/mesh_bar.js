@@ -5,6 +5,7 @@ import { Choice, Field } from "./controls.js";
 import { axisDot, button, drawn, focusedNear } from "./dom.js";
 import { enable, h, handled, iconButton, setIcon, toggle } from "./dom.js";
 
+/** @import { Requests } from "./explorer.js" */
 /** @import { Menus, Option, Target } from "./messages" */
 /** @import { MeshAxis } from "./view_data.js" */
 
@@ -12,14 +13,10 @@ const OTHER = "…"; // this menu entry opens a text field
 const MIXED = "mixed"; // value if axes have different types
 
 export class MeshBar {
-  /**
-   * @param {import("./highlight.js").Highlight} highlight
-   * @param {import("./explorer.js").Edit} edit
-   * @param {{act: (kind: import("./messages").ActionKind) => void, code: () => void,
-   *   full: () => void}} calls
-   */
-  constructor(highlight, edit, calls) {
-    this.edit = edit;
+  /** @param {import("./highlight.js").Highlight} highlight @param {Requests} page */
+  constructor(highlight, page) {
+    this.page = page;
+    const edit = page.edit.bind(page);
     this.highlight = highlight;
     /** Axis name -> its chip. @type {Map<string, AxisChip>} */
     this.chips = new Map();
@@ -52,13 +49,14 @@ export class MeshBar {
     );
     const undo = { ...locked, title: "Undo (Ctrl+Z)" };
     const redo = { ...locked, title: "Redo (Ctrl+Shift+Z)" };
-    this.undo = iconButton("undo", "Undo", () => calls.act("undo"), undo);
-    this.redo = iconButton("redo", "Redo", () => calls.act("redo"), redo);
-    this.full = iconButton("full", "Full screen", calls.full);
+    this.undo = iconButton("undo", "Undo", () => page.act("undo"), undo);
+    this.redo = iconButton("redo", "Redo", () => page.act("redo"), redo);
+    this.full = iconButton("full", "Full screen", () => page.fullScreen());
     this.fold = iconButton("more", "Hosts, axis types and presets", () => this.unfold());
     this.fold.setAttribute("aria-expanded", "false");
-    const saved = iconButton("save", "Save page", () => calls.act("save"), locked);
-    const all = [this.fold, this.undo, this.redo, iconButton("code", "Code", calls.code), saved];
+    const saved = iconButton("save", "Save page", () => page.act("save"), locked);
+    const code = iconButton("code", "Code", () => page.goTo({ view: "Program", tab: "Code" }));
+    const all = [this.fold, this.undo, this.redo, code, saved];
     /** Buttons for the session, shown next to the tabs of the views. */
     this.actions = h("span", { class: "sv-right", role: "group" }, ...all, this.full);
     this.node = h(
@@ -91,7 +89,7 @@ export class MeshBar {
     if (value === OTHER) {
       this.typed.input.value = "";
       this.typed.input.focus();
-    } else this.edit("target", value);
+    } else this.page.edit("target", value);
   }
 
   /** @param {Target} target @param {Menus} menus @param {number} size of the mesh */
@@ -141,7 +139,7 @@ export class MeshBar {
   /** @param {MeshAxis[]} axes @param {Option[]} types */
   showAxes(axes, types) {
     const nodes = axes.map((axis, number) => {
-      const chip = this.chips.get(axis.name) ?? new AxisChip(axis.name, this.edit);
+      const chip = this.chips.get(axis.name) ?? new AxisChip(axis.name, this.page);
       this.chips.set(axis.name, chip);
       const words = types.find(({ value }) => value === axis.type)?.title ?? axis.type;
       chip.show(axis, number, words);
@@ -165,10 +163,10 @@ export class MeshBar {
  * and Alt with an arrow key moves the axis.
  */
 class AxisChip {
-  /** @param {string} name @param {import("./explorer.js").Edit} edit */
-  constructor(name, edit) {
+  /** @param {string} name @param {Requests} page */
+  constructor(name, page) {
     this.name = name;
-    this.edit = edit;
+    this.page = page;
     this.place = 0;
     this.meshSize = "";
     this.dot = axisDot("");
@@ -181,7 +179,7 @@ class AxisChip {
     const words = `Remove axis ${name}`;
     const about = { class: "sv-tiny", tabindex: -1, title: words, "aria-label": words };
     const off = { ...about, "data-edit": "true" };
-    const remove = button("×", () => edit("remove_axis", name), off);
+    const remove = button("×", () => page.edit("remove_axis", name), off);
     const parts = [this.dot, h("b", { text: name }), this.size.node, remove];
     const props = { class: "sv-chip", role: "group", tabindex: 0, "data-axis": name };
     const on = { keydown: (/** @type {KeyboardEvent} */ e) => this.key(e) };
@@ -203,7 +201,7 @@ class AxisChip {
   take(text) {
     this.size.state.touched = true;
     this.size.input.value = text;
-    this.edit("size", [this.name, text]);
+    this.page.edit("size", [this.name, text]);
   }
 
   /** Handles keys in the size field: Escape restores the size, arrow keys double or halve it. @param {KeyboardEvent} e */
@@ -220,8 +218,8 @@ class AxisChip {
     const to = { ArrowLeft: this.place - 1, ArrowRight: this.place + 1 }[e.key];
     if (e.target !== this.node) return;
     if (e.key === "Enter") this.size.input.focus();
-    else if (e.key === "Delete") this.edit("remove_axis", this.name);
-    else if (to !== undefined && e.altKey) this.edit("move_axis", [this.name, to]);
+    else if (e.key === "Delete") this.page.edit("remove_axis", this.name);
+    else if (to !== undefined && e.altKey) this.page.edit("move_axis", [this.name, to]);
     else return;
     handled(e);
   }

@@ -82,12 +82,9 @@ function shareParts(needed, copied, over, lost) {
 }
 
 export class ModelPanel {
-  /**
-   * @param {{open: (leaf: number) => void, fix: (leaf: number) => void}} calls show a leaf in
-   *   Layout or in Rules
-   */
-  constructor(calls) {
-    this.calls = calls;
+  /** @param {import("./explorer.js").Requests} page */
+  constructor(page) {
+    this.page = page;
     /** @type {Leaves | null} */ this.leaves = null;
     /** @type {ModelData | null} */ this.data = null;
     /** @type {Entry[]} */ this.entries = [];
@@ -134,8 +131,8 @@ export class ModelPanel {
     );
     this.words = h("span");
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
-    this.toLayout = button("Open in Layout", () => this.openPicked(this.calls.open), inside);
-    this.toRules = button("Fix…", () => this.openPicked(this.calls.fix), inside);
+    this.toLayout = button("Open in Layout", () => this.openPicked("Layout"), inside);
+    this.toRules = button("Fix…", () => this.openPicked("Rules"), inside);
     const foot = { class: "sv-modelfoot", role: "status" };
     this.foot = h("div", foot, this.words, this.toLayout, this.toRules);
     const top = h("div", { class: "sv-headrow" }, this.title, tools);
@@ -353,7 +350,7 @@ export class ModelPanel {
         "aria-expanded": branch ? String(row.open) : null,
         on: {
           click: () => this.pick(row),
-          dblclick: () => row.entry && this.openPicked(this.calls.open),
+          dblclick: () => this.openPicked("Layout"),
         },
       },
       ...cells,
@@ -391,10 +388,10 @@ export class ModelPanel {
     this.arrange();
   }
 
-  /** @param {(leaf: number) => void} open */
-  openPicked(open) {
+  /** @param {"Layout" | "Rules"} view */
+  openPicked(view) {
     const row = this.rows.find(({ key }) => key === this.picked);
-    if (row?.entry) open(row.entry.leaf);
+    if (row?.entry) this.page.goTo({ view, leaf: row.entry.leaf });
   }
 
   /** @param {KeyboardEvent} e */
@@ -408,7 +405,7 @@ export class ModelPanel {
       scrollToRow(this.list, LEAF_ROW, to);
     } else if (row && !row.entry && (e.key === "ArrowRight" || e.key === "ArrowLeft")) {
       this.turn(row, e.key === "ArrowLeft");
-    } else if (row?.entry && e.key === "Enter") this.calls.open(row.entry.leaf);
+    } else if (row?.entry && e.key === "Enter") this.openPicked("Layout");
     else return;
     handled(e);
     this.paint(true);

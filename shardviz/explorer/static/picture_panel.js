@@ -32,16 +32,10 @@ const THUMB_WIDTH = 88; // pixels
 const MOST_NAMED = 16; // participants of a collective that are listed by id
 
 export class PicturePanel {
-  /**
-   * @param {import("./highlight.js").Highlight} highlight
-   * @param {{edit: import("./explorer.js").Edit, select: (index: number) => void,
-   *   fix: (array: number, dim: number) => void}} calls
-   * @param {boolean} live whether a kernel answers
-   */
-  constructor(highlight, { edit, select, fix }, live) {
+  /** @param {import("./highlight.js").Highlight} highlight @param {import("./explorer.js").Requests} page */
+  constructor(highlight, page) {
     this.highlight = highlight;
-    this.live = live;
-    this.select = select;
+    this.page = page;
     /**
      * True if the pictures are next to the Program view. Only there does the selected collective
      * mark devices; in other views, colours mean blocks.
@@ -61,7 +55,7 @@ export class PicturePanel {
       "sv-tab",
       (name) => {
         const { by, no_positions: why } = this.shown?.devices ?? {};
-        if (ORDERS[name] !== by && !(why && name === "Chips")) edit("by", ORDERS[name]);
+        if (ORDERS[name] !== by && !(why && name === "Chips")) page.edit("by", ORDERS[name]);
       },
     );
     for (const tab of this.order.tabs) tab.dataset.edit = "true";
@@ -76,10 +70,10 @@ export class PicturePanel {
     this.note = h("div", { class: "sv-devicenote", role: "status" });
     this.title = h("h3", { class: "sv-head sv-mono sv-title" });
     this.notes = h("span", { class: "sv-muted sv-shapenote" });
-    this.steps = new ArraySteps(edit);
+    this.steps = new ArraySteps(page);
     this.thumbs = h("div", { class: "sv-thumbs" });
     /** @type {Map<number, ReturnType<PicturePanel["thumb"]>>} */ this.small = new Map();
-    this.sentence = new Sentence(highlight, fix);
+    this.sentence = new Sentence(highlight, page);
     this.node = this.build();
     highlight.listeners.push(() => this.mark());
   }
@@ -227,7 +221,7 @@ export class PicturePanel {
     const array = shown.view.arrays.at(shown.view.selected);
     const many = participants.length > MOST_NAMED;
     const together = many ? "" : ` ${participants.map((at) => ids[at]).join(", ")}`;
-    const byPosition = by === "position" && this.live && this.inProgram;
+    const byPosition = by === "position" && this.page.live && this.inProgram;
     // Show only the most important sentence.
     let words = this.currentLinks(shown)?.words || note;
     if (!words && participants.length) {
@@ -288,7 +282,7 @@ export class PicturePanel {
     const hooks = { ...this.blockHooks(() => i), lines: () => [] };
     const view = new PictureView("", hooks, { plain: true });
     const style = { class: "sv-plain sv-cut sv-thumbname" };
-    const caption = button("", () => this.select(i), style);
+    const caption = button("", () => this.page.select(i), style);
     const node = h("div", { class: "sv-thumb" }, caption, view.node);
     return { view, caption, node, bare: keepLast(barePicture) };
   }

@@ -36,13 +36,9 @@ import { isCurrent } from "./stages.js";
 const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "note"] };
 
 export class Problems {
-  /**
-   * @param {{go: (place: Place) => void, fit: () => void, field: (array?: number) => void}} calls
-   *   `go` opens a place, `fit` applies the mesh that fits the target, and `field` opens a field
-   *   with invalid text
-   */
-  constructor(calls) {
-    this.calls = calls;
+  /** @param {import("./explorer.js").Requests} page */
+  constructor(page) {
+    this.page = page;
     this.key = "";
     const props = { class: "sv-problemchip", "aria-haspopup": "dialog", "aria-expanded": "false" };
     const chip = (/** @type {Problem["severity"]} */ severity) =>
@@ -110,15 +106,15 @@ export class Problems {
     const { view } = place;
     const visit = () => {
       this.list.close(false);
-      if (field) this.calls.field(place.array);
-      else if (view) this.calls.go({ ...place, view });
+      if (field) this.page.goToField(place.array);
+      else if (view) this.page.goTo(place);
     };
     const name = at ?? (field ? "the field" : [view, place.tab].filter(Boolean).join(", "));
     const link = { class: "sv-plain sv-problemtext", title: `Go to ${name}` };
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
     const words =
       view || field ? button(text, visit, link) : h("span", { class: "sv-problemtext", text });
-    const fit = () => this.calls.fit();
+    const fit = () => this.page.edit("fit", null);
     return h(
       "div",
       { class: `sv-problem sv-${severity}`, role: "listitem" },

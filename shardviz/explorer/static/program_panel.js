@@ -13,17 +13,7 @@ import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
 
-/** @import { ActionKind } from "./messages" */
 /** @import { Report } from "./report_tabs.js" */
-/**
- * Requests to the page: edit, run an action, explain a value, draw a collective's links, show
- * devices by position, play steps, create the row of a problem.
- * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
- *   why: (name: string) => void, links: (key: string | null) => void,
- *   position: () => void, play: (key: string) => void,
- *   problem: (problem: import("./problems.js").Problem, live: boolean) => HTMLElement,
- *   changes: import("./changes.js").Calls}} Calls
- */
 /** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data" | "problems_data">} Parts */
 /**
  * The data that the panel shows.
@@ -34,45 +24,26 @@ import { besideView } from "./views.js";
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
 
 export class ProgramPanel {
-  /** @param {import("./highlight.js").Highlight} highlight @param {Calls} calls */
-  constructor(highlight, calls) {
-    const { edit, act } = calls;
-    this.act = act;
-    this.program = new Choice("Program", (v) => edit("program", v));
-    this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
-    this.run = button("Run", () => act("run"), { "aria-label": "Run" });
-    this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
+  /** @param {import("./highlight.js").Highlight} highlight @param {import("./explorer.js").Requests} page */
+  constructor(highlight, page) {
+    this.page = page;
+    this.program = new Choice("Program", (v) => page.edit("program", v));
+    this.compile = button("Compile", () => page.act("compile"), { "aria-label": "Compile" });
+    this.run = button("Run", () => page.act("run"), { "aria-label": "Run" });
+    this.cancel = button("Cancel", () => page.act("cancel"), { "aria-label": "Cancel" });
     this.status = h("span", {
       class: "sv-status sv-muted sv-cut",
       role: "status",
     });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
-    this.stages = new StageRow(
-      (i) => this.openStage(i),
-      (from, to) => (from ? this.openCollectives(`${from}-${to}`) : this.open("Values")),
-    );
-    this.headline = new Headline(
-      (part) => this.openPart(part),
-      (target) => edit("target", target),
-    );
-    this.chosen = new ChosenCollective(highlight, {
-      value: (name) => this.openValue(name),
-      links: calls.links,
-      play: (key) => this.openPlayer(key),
-      position: () => this.showLinks(),
-      changes: calls.changes,
-    });
-    const choose = (/** @type {string | null} */ key) => this.choose(key);
-    this.collectives = new CollectivesPanel(choose);
-    this.memory = new MemoryPanel({ value: (name) => this.openValue(name), ...calls.changes });
-    this.values = new ValuesPanel(calls);
-    this.timeline = new TimelinePanel({
-      value: (name) => this.openValue(name),
-      choose,
-    });
+    this.stages = new StageRow(this);
+    this.headline = new Headline(this);
+    this.chosen = new ChosenCollective(highlight, this);
+    this.collectives = new CollectivesPanel(this);
+    this.memory = new MemoryPanel(this);
+    this.values = new ValuesPanel(page);
+    this.timeline = new TimelinePanel(this);
     this.player = new Player({ close: () => this.closePlayer() });
-    this.askPlay = calls.play;
-    this.problem = calls.problem;
     /** Why a page without a kernel has no plan. */
     this.never = "";
     /** Why the program has no plan, above the tabs that need one. */
@@ -93,7 +64,6 @@ export class ProgramPanel {
     this.clock = new Clock((seconds) =>
       setText(this.status, `${this.shown?.report.stage} ${seconds.toFixed(1)} s`),
     );
-    this.position = calls.position;
     this.drawnBy = "";
     this.beside = besideView();
     this.node = this.build();
@@ -135,6 +105,12 @@ export class ProgramPanel {
     }
     this.open(part === "peak" ? "Memory" : "Timeline");
     if (part !== "peak") this.timeline.chooseLongest(part);
+  }
+
+  /** Shows the changes from a stage to the next. @param {number} from 0 for requested */
+  openChange(from) {
+    if (from) this.openCollectives(`${from}-${from + 1}`);
+    else this.open("Values");
   }
 
   /** Opens the tab of a stage. @param {number} index 0 for requested, 1 for propagated, ... */
@@ -202,7 +178,7 @@ export class ProgramPanel {
     const beside = this.hasSpaceBeside;
     const on = !beside && (this.main?.classList.toggle("sv-withlinks") ?? false);
     this.chosen.links.setAttribute("aria-pressed", String(on));
-    if ((on || beside) && this.drawnBy !== "position") this.position();
+    if ((on || beside) && this.drawnBy !== "position") this.page.edit("by", "position");
   }
 
   /** Opens the player in place of the tab, with the steps of a collective or a value. @param {string} key */
@@ -230,7 +206,7 @@ export class ProgramPanel {
     const [of, at, on] = this.playedOf;
     if (!live || (of === key && at === stages && on === target)) return;
     this.playedOf = [key, stages, target];
-    this.askPlay(key);
+    this.page.ask("play", key);
   }
 
   /** @param {string} name */
@@ -247,11 +223,11 @@ export class ProgramPanel {
     const { shown } = this;
     if (this.tab === "Code" && shown?.live && !("JAX" in shown.code) && !this.codeAsked) {
       this.codeAsked = true;
-      this.act("code");
+      this.page.act("code");
     }
     if (this.tab !== "Checks" || !shown?.live || this.effectsOf === shown.view.revision) return;
     this.effectsOf = shown.view.revision;
-    this.act("effects");
+    this.page.act("effects");
   }
 
   /** @param {Shown} shown */
@@ -361,7 +337,7 @@ export class ProgramPanel {
     const rows = current.filter(({ code }) => code === "no layout");
     const [{ title }] = stages.stages;
     if (!isNew(noPlan, [rows, title, live])) return;
-    const list = rows.map((problem) => this.problem(problem, live));
+    const list = rows.map((problem) => this.page.problems.row(problem, live));
     const error = failureNote("No plan", list.length ? "" : title, "");
     fill(noPlan.node, error);
     if (list.length) error.append(h("div", { role: "list" }, ...list));

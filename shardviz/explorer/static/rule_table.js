@@ -29,19 +29,13 @@ import { Find, item } from "./find.js";
  *   leaves: import("./model_panel.js").Leaves | Record<string, never>,
  *   dialects: import("./messages").Option[], live: boolean}} Shown
  */
-/**
- * Requests to the page: explain a dimension, open an array or a leaf, apply a remedy.
- * @typedef {{edit: import("./explorer.js").Edit, ask: (key: string) => void,
- *   select: (array: number) => void, open: (leaf: number) => void,
- *   apply: (remedy: string) => void}} Calls
- */
 const SETTLED_MS = 200;
 const RULE_ROW = 24; // pixels, as --sv-row in the style sheet
 
 export class RuleTable {
-  /** @param {Calls} calls */
-  constructor(calls) {
-    this.calls = calls;
+  /** @param {import("./explorer.js").Requests} page */
+  constructor(page) {
+    this.page = page;
     this.chosen = "";
     this.opened = false; // true once the view was visible
     this.scrolled = ""; // the dimension whose rules were last scrolled into view
@@ -53,7 +47,7 @@ export class RuleTable {
       { name: "Why is", field: "Find an array", hint: "a part of its name" },
     );
     this.type = h("span", { class: "sv-mono sv-muted" });
-    this.dialect = new Choice("Dialect", (v) => calls.edit("dialect", v), "Rule semantics:");
+    this.dialect = new Choice("Dialect", (v) => page.edit("dialect", v), "Rule semantics:");
     this.text = h("textarea", {
       class: "sv-rules sv-mono",
       "aria-label": "Rules",
@@ -62,7 +56,7 @@ export class RuleTable {
       placeholder: "batch -> data",
       on: {
         input: () => this.typed(),
-        change: () => calls.edit("tidy", null),
+        change: () => page.edit("tidy", null),
         keydown: (e) => this.pressed(e),
       },
     });
@@ -71,7 +65,7 @@ export class RuleTable {
     this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text, this.mark);
     this.error = h("div", { class: "sv-error", role: "alert" });
     this.scroll = h("div", { class: "sv-scroll" }, this.sheet);
-    this.cascade = new Cascade((dim) => this.choose(this.array, dim), calls.apply);
+    this.cascade = new Cascade((dim) => this.choose(this.array, dim), page);
     this.key = "";
     const why = h("span", { class: "sv-muted", text: "Why is" });
     const space = h("span", { class: "sv-space" });
@@ -98,7 +92,7 @@ export class RuleTable {
   typed() {
     this.state.touched = true;
     this.grow();
-    this.calls.edit("rules", this.text.value);
+    this.page.edit("rules", this.text.value);
   }
 
   /** Alt with an arrow key moves the rule at the cursor. @param {KeyboardEvent} e */
@@ -119,12 +113,17 @@ export class RuleTable {
     this.typed();
   }
 
+  /** Requests the explanation of a dimension, or of an array's first one. @param {string} key */
+  ask(key) {
+    if (this.page.editable) this.page.ask("cell", key);
+  }
+
   /** Selects a dimension of an array, and requests its explanation. @param {number} array @param {number} dim */
   choose(array, dim) {
     this.chosen = `${array}:${dim}`;
     this.cascade.mark(dim);
-    if (array !== this.shown?.view.selected) this.calls.select(array);
-    this.calls.ask(this.chosen);
+    if (array !== this.shown?.view.selected) this.page.select(array);
+    this.ask(this.chosen);
     if (this.shown && !this.shown.live) this.show(this.shown);
   }
 
@@ -161,23 +160,23 @@ export class RuleTable {
   selectFirst({ selected, redo }) {
     if (this.opened || !this.chosen || !this.node.offsetParent) return;
     this.opened = true;
-    if (this.array !== selected && !redo) this.calls.select(this.array);
+    if (this.array !== selected && !redo) this.page.select(this.array);
   }
 
   /** Lists the arrays, and the model's leaves that are not yet arrays of the program. */
   gather() {
     if (!this.shown) return [];
     const { view, leaves, live } = this.shown;
-    const { select, ask, open } = this.calls;
+    const { page } = this;
     // As for the cards, one array stands for those of equal layers.
     const options = view.arrays.flatMap((array, i) => {
-      const go = () => (i === view.selected && live ? ask(String(i)) : select(i));
+      const go = () => (i === view.selected && live ? this.ask(String(i)) : page.select(i));
       return array.folded ? [] : item(array.short, inLayers(array), go);
     });
     const names = new Set(view.arrays.map(({ name }) => name));
     const paths = "paths" in leaves && live ? leaves.paths : [];
     paths.forEach((name, leaf) => {
-      if (!names.has(name)) options.push(item("", name, () => open(leaf)));
+      if (!names.has(name)) options.push(item("", name, () => page.edit("open", leaf)));
     });
     return options;
   }
@@ -238,7 +237,7 @@ export class RuleTable {
     const { key } = cell;
     // The kernel does not answer for hidden views.
     if (!key || cell.remedies || key !== this.chosen || !this.node.offsetParent) return;
-    this.timer = window.setTimeout(() => this.calls.ask(key), SETTLED_MS);
+    this.timer = window.setTimeout(() => this.ask(key), SETTLED_MS);
   }
 
   /** Drags a rule by its number; a line marks the drop position. @param {PointerEvent} e @param {number} from */
@@ -263,7 +262,7 @@ export class RuleTable {
       this.mark.hidden = true;
       handle.removeEventListener("pointermove", moved);
       const place = Math.max(0, Math.min(lines.length - 1, to));
-      if (place !== from) this.calls.edit("move", [from, place]);
+      if (place !== from) this.page.edit("move", [from, place]);
     };
     handle.addEventListener("pointermove", moved);
     handle.addEventListener("lostpointercapture", ended, { once: true });

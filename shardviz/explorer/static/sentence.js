@@ -9,14 +9,10 @@ import { listed, named, onHosts } from "./highlight.js";
 /** @typedef {import("./highlight.js").Highlight} Highlight */
 
 export class Sentence {
-  /**
-   * @param {Highlight} highlight
-   * @param {(array: number, dim: number) => void} fix called to show edits that would split a
-   *   dimension
-   */
-  constructor(highlight, fix) {
+  /** @param {Highlight} highlight @param {import("./explorer.js").Requests} page */
+  constructor(highlight, page) {
     this.highlight = highlight;
-    this.fix = fix;
+    this.page = page;
     this.node = h("div", { class: "sv-sentence", role: "status" });
     this.why = h("div", { class: "sv-why" });
     /** @type {ArrayView["dims"][]} */ this.reasons = [];
@@ -30,7 +26,7 @@ export class Sentence {
     const first = h("div", null, ...this.words(view, array));
     if (array?.problem) first.className = "sv-bad";
     const { mend } = array ?? {};
-    const act = () => this.fix(view.selected, mend ?? 0);
+    const act = () => this.page.goTo({ view: "Rules", array: view.selected, dim: mend });
     const fix = mend === undefined ? [] : [button("Fix…", act, { class: "sv-button sv-small" })];
     fill(node, first, this.why, ...fix);
     this.reasons = array ? reasonsOf(array) : [[]];

@@ -124,13 +124,10 @@ export class Clock {
 }
 
 export class StageRow {
-  /**
-   * @param {(index: number) => void} openStage
-   * @param {(from: number, to: number) => void} openChange with stage indices; requested is 0
-   */
-  constructor(openStage, openChange) {
-    this.cells = STAGE_NAMES.map((name, i) => stageCell(name, () => openStage(i)));
-    this.changes = [0, 1, 2].map((i) => changeButton(() => openChange(i, i + 1)));
+  /** @param {import("./program_panel.js").ProgramPanel} program */
+  constructor(program) {
+    this.cells = STAGE_NAMES.map((name, i) => stageCell(name, () => program.openStage(i)));
+    this.changes = [0, 1, 2].map((i) => changeButton(() => program.openChange(i)));
     this.node = h("div", { class: "sv-stages", role: "group", "aria-label": "Stages" });
     this.cells.forEach((cell, i) => {
       this.node.append(cell.node);

@@ -46,10 +46,6 @@ import { axisTag, button, fill, h, handled, onResize, setText } from "./dom.js";
  */
 
 /** @typedef {import("./colours.js").Theme} Theme */
-/**
- * Requests to the page: show a value, or select a collective or none.
- * @typedef {{value: (name: string) => void, choose: (key: string | null) => void}} Calls
- */
 /** An operation or collective, with the lane of its bar, and its position and width in pixels. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {row: number, x: number, w: number}} Bar */
 
@@ -65,9 +61,9 @@ const ACTION = ":is(.sv-tlchosen, .sv-cstrip):not([hidden]) button";
 let timelines = 0;
 
 export class TimelinePanel {
-  /** @param {Calls} calls */
-  constructor(calls) {
-    this.calls = calls;
+  /** @param {import("./program_panel.js").ProgramPanel} program */
+  constructor(program) {
+    this.program = program;
     this.id = `sv-timeline-${++timelines}`;
     /** @type {[object?, string?]} */ this.shown = [];
     /** @type {TimelineData | null} */ this.data = null;
@@ -263,7 +259,7 @@ export class TimelinePanel {
   /** Selects a bar. @param {number} at */
   choose(at) {
     this.at = at;
-    this.calls.choose(this.keyOf(this.bars[at]));
+    this.program.choose(this.keyOf(this.bars[at]));
     this.describe();
   }
 
@@ -281,7 +277,7 @@ export class TimelinePanel {
   /** Describes the selected bar in one line; details of a collective are shown below. */
   describe() {
     this.paint();
-    const { data, calls, lanes, option, chosen } = this;
+    const { data, program, lanes, option, chosen } = this;
     const bar = this.bars[this.at];
     lanes.setAttribute("aria-activedescendant", bar ? this.id : "");
     chosen.hidden = Boolean(bar) && this.picked[1] && !isOperation(bar);
@@ -300,7 +296,8 @@ export class TimelinePanel {
     const line = [name, ...tags, h("span", { text: bar.words }), source];
     const why = bar.cause ? h("div", { class: "sv-muted", text: bar.cause }) : null;
     fill(chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why));
-    if (isOperation(bar)) chosen.append(button("Open in Values", () => calls.value(bar.value)));
+    if (isOperation(bar))
+      chosen.append(button("Open in Values", () => program.openValue(bar.value)));
   }
 
   /** Selects the longest operation of a part of the least time. @param {string} part */

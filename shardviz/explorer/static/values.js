@@ -26,9 +26,9 @@ const HOW_PICK =
 let panels = 0;
 
 export class ValuesPanel {
-  /** @param {{why: (name: string) => void}} calls */
-  constructor({ why }) {
-    this.why = why;
+  /** @param {Pick<import("./explorer.js").Requests, "ask">} page */
+  constructor(page) {
+    this.page = page;
     this.id = `sv-values-${++panels}`;
     /** @type {PlanView | null} */ this.data = null;
     /** @type {PlanData | null} */ this.plan = null;
@@ -111,7 +111,7 @@ export class ValuesPanel {
     // Request each explanation from the kernel only once.
     if (plan && picked >= 0 && !this.old) {
       const name = plan.values[picked].name;
-      if (!this.explanations.has(name)) this.why(name);
+      if (!this.explanations.has(name)) this.page.ask("why", name);
     }
     this.paint();
     this.showSide();
