@@ -36,6 +36,7 @@ from shardviz.compiled.panel.timeline_panel import TimelinePanel
 from shardviz.compiled.report import Report
 from shardviz.explorer import html_page, jax_code
 from shardviz.explorer.background import close_together, start_beats
+from shardviz.explorer.cell_outputs import CellOutputs, running_cell
 from shardviz.explorer.code_panel import CodePanel
 from shardviz.explorer.ipykernel_compat import keep_subshell
 from shardviz.explorer.links_panel import LinksPanel
@@ -123,7 +124,7 @@ class Explorer(anywidget.AnyWidget):
         self._refused: list[str] = []
         # Edits made by one message are sent together, when all its intents are handled.
         self._receiving = self._edited = False
-        self._follows = False
+        self._follows = self._left_page = False
         self._beats: threading.Event | None = None
         # Revision and handled message of the last restore line sent to the page.
         self._line_of: tuple[int, JsonDict] | None = None
@@ -230,11 +231,37 @@ class Explorer(anywidget.AnyWidget):
     def close(self) -> None:
         """Stops all background work, and closes the widget."""
         self.cancel()
-        if self._beats is not None:
-            self._beats.set()
+        self._close_comms()
+        self._left_page = False
         works = [work for panel in self._panels for work in panel.works()]
         close_together([*self.planner.works, *works])
+
+    def leave_page(self) -> None:
+        """Ends plans and jobs, and closes the comms; the next display opens them."""
+        with self.lock:
+            if self.comm is None:
+                return
+            self._close_comms()
+            self._follows, self._left_page = False, True
+            self.planner.pause()
+        # ipywidgets hides this method when it closes a widget.
+        vars(self).pop("_repr_mimebundle_", None)
+
+    def _close_comms(self) -> None:
+        if self._beats is not None:
+            self._beats.set()
+            self._beats = None
         super().close()
+        self.layout.close()
+
+    @property
+    def model_id(self) -> str:
+        """The id of the comm, which opens again if the Explorer had left its page."""
+        if self._left_page:
+            self._left_page = False
+            self.layout.open()
+            self.open()
+        return super().model_id
 
     def wait(self, timeout: float | None = None) -> Report | None:
         """Blocks until all background work is done; for scripts and tests.
@@ -496,12 +523,18 @@ class Explorer(anywidget.AnyWidget):
             raise NotImplementedError
         from IPython.display import display
 
+        if (running := running_cell()) is not None:
+            for replaced in _OUTPUTS.show(self, *running):
+                replaced.leave_page()
         live = _as_tuple(super()._repr_mimebundle_())[0]
         display({**live, "text/plain": ""}, raw=True)
         # Some programs cannot be drawn.
         with contextlib.suppress(ShardvizError):
             forms = self.session.program._repr_mimebundle_()
             display(forms, metadata={"needs_background": "light"}, raw=True)
+
+
+_OUTPUTS = CellOutputs[Explorer]()
 
 
 def _why(error: Exception) -> str:

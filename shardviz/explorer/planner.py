@@ -221,6 +221,14 @@ class Planner:
         # Results of earlier stages are still valid, so keep them.
         self._end(job, report)
 
+    def pause(self) -> None:
+        """Ends all work; the next request begins it again. A short compile goes on."""
+        self._requested = None
+        self.cancel()
+        self._plans.abandon()
+        self._compiles.abandon()
+        self._update(running="")
+
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until all work is done; for scripts and tests.
 

@@ -17,9 +17,10 @@ from tests.browser.lab import OPEN, OPEN_MS, OPEN_NOTEBOOK, READY, reload_notebo
 from tests.browser.legible import wrong_in
 from tests.browser.test_explorer import RUN_MS
 from tests.browser.test_fit import VIEWS
-from tests.browser.views import SETTLED, open_tab, press_button, show_view, type_into
+from tests.browser.views import SETTLED, ask_kernel, open_tab, press_button, show_view, type_into
 
 GONE_S = 3.0
+WORK_ENDS_S = 20.0
 COPIED = """() => new Promise((done) => {
   navigator.clipboard.writeText = async (text) => done(text);
   document.querySelector(".sv-banner button").click();
@@ -94,6 +95,80 @@ def test_two_views_fit_follow_each_other_and_survive_a_lost_connection_and_a_bus
     page.get_by_label("Mesh axes", exact=True).first.fill("data=2")
     expect(page.locator(".sv-count").first).to_contain_text("2 devices")
     expect(page.locator(".sv-banner").first).to_be_hidden()
+
+
+STATE = """
+import comm, ipywidgets, psutil, threading
+def state():
+    return {
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "processes": len(psutil.Process().children()),
+        "comms": len(comm.get_comm_manager().comms),
+        "widgets": len(ipywidgets.widgets.widget._instances),
+    }
+"""
+# Counts the intervals from now on.
+COUNT_INTERVALS = """() => {
+  const { setInterval, clearInterval } = window;
+  window.intervals = new Set();
+  window.setInterval = (...timer) => {
+    const id = setInterval.call(window, ...timer);
+    window.intervals.add(id);
+    return id;
+  };
+  window.clearInterval = (id) => {
+    window.intervals.delete(id);
+    clearInterval.call(window, id);
+  };
+}"""
+IN_PAGE = """() => ({
+  roots: document.querySelectorAll(".shardviz-explorer").length,
+  intervals: window.intervals.size,
+})"""
+
+
+def state_of(page: Page) -> dict[str, object]:
+    """The threads, processes, comms and widgets of the kernel; the roots and timers of the page."""
+    return {"kernel": ask_kernel(page, "state()"), "page": page.evaluate(IN_PAGE)}
+
+
+def run_again(page: Page, cell: int) -> None:
+    """Runs one cell, and waits until its Explorer is drawn, not until it is planned."""
+    page.evaluate(
+        """async (cell) => {
+          const { content } = window.jupyterapp.shell.currentWidget;
+          content.deselectAll();
+          content.activeCellIndex = cell;
+          await window.jupyterapp.commands.execute('notebook:run-cell');
+        }""",
+        cell,
+    )
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+
+
+@pytest.mark.long
+def test_a_cell_that_runs_eleven_times_leaves_what_one_run_leaves(lab):
+    page = lab.open([STATE, "import shardviz as sv"], width=1400, height=1000)
+    page.evaluate(COUNT_INTERVALS)
+    page.evaluate(
+        """source => window.jupyterapp.shell.currentWidget.content.model.sharedModel
+          .cells[1].setSource(source)""",
+        "import shardviz as sv\nexplorer = sv.explore()\nexplorer",
+    )
+    run_again(page, 1)
+    page.wait_for_selector(SETTLED, timeout=RUN_MS)
+    ask_kernel(page, "explorer.wait(60) and None")
+    page.wait_for_timeout(500)  # threads end
+    after_one = state_of(page)
+    for _ in range(10):
+        run_again(page, 1)
+    page.wait_for_selector(SETTLED, timeout=RUN_MS)
+    ask_kernel(page, "explorer.wait(60) and None")
+    # Work of the Explorers before it ends within seconds.
+    ends = time.monotonic() + WORK_ENDS_S
+    while (after_eleven := state_of(page)) != after_one and time.monotonic() < ends:
+        page.wait_for_timeout(250)
+    assert after_eleven == after_one
 
 
 KILL = """() => {
