@@ -48,7 +48,7 @@ test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(PYTEST) -m "not long" tests shardviz notebooks
 
-# Tests that take long and seldom fail alone, lessons 5 and 7, and the appendices; .ci/run runs them.
+# Tests that take long and seldom fail alone, some lessons and the appendices; .ci/run runs them.
 LONG     ?= tests notebooks
 long: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 import numpy as np
 
+from shardviz.gallery.on_use import ImportedOnUse
 
-class _OnUse:
-    """A module, or a name in it, that is imported when it is first used.
-
-    Importing jax takes longer than everything else that the Explorer does before its
-    first picture. The functions cannot import it themselves, because users see and
-    paste the source of single functions.
-    """
-
-    def __init__(self, module: str, name: str = ""):
-        self._module, self._name = module, name
-
-    def _imported(self) -> Any:
-        module = importlib.import_module(self._module)
-        return getattr(module, self._name) if self._name else module
-
-    def __getattr__(self, name: str) -> Any:
-        # Inspecting the globals of a function must not import jax.
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._imported(), name)
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self._imported()(*args, **keywords)
-
-
-jax, jnp = _OnUse("jax"), _OnUse("jax.numpy")
-AxisType, Mesh = _OnUse("jax.sharding", "AxisType"), _OnUse("jax.sharding", "Mesh")
-NamedSharding = _OnUse("jax.sharding", "NamedSharding")
-P = _OnUse("jax.sharding", "PartitionSpec")
+# Users see and paste the source of single functions, so the functions don't import jax
+# themselves. They use these names, which import jax when a function is first called:
+# importing it here would take longer than all that the Explorer does before its first
+# picture.
+jax, jnp = ImportedOnUse("jax"), ImportedOnUse("jax.numpy")
+AxisType = ImportedOnUse("jax.sharding", "AxisType")
+Mesh, P = (ImportedOnUse("jax.sharding", n) for n in ("Mesh", "PartitionSpec"))
+NamedSharding = ImportedOnUse("jax.sharding", "NamedSharding")
 
 
 def matmul(x, w):

@@ -7,8 +7,8 @@ lesson does not store, pictures, which each matplotlib draws in its own way, how
 took, how much memory the machine has, and how far results are rounded, which differs from one
 processor to another.
 
-The cells of the appendices are marked `long`, and those of lessons 5 and 7, whose compiles for TPUs
-take about 110 seconds of processor time.
+The cells of the appendices are marked `long`, and those of lessons 5, 7, 14 and 16, whose compiles
+for TPUs take about 160 seconds of processor time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from tests.notebooks.outputs import KEY
 
 # What the names of these notebooks begin with.
-_LONG = ("a", "05_", "07_")
+_LONG = ("a", "05_", "07_", "14_", "16_")
 # What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
 _NOT_STORED = ("text/html", "text/latex", "text/markdown", "stderr")
 _TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"

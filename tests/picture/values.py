@@ -17,7 +17,7 @@ from shardviz.base.collective import Collective
 from shardviz.base.layout import lay_out
 from shardviz.base.mesh import make_mesh
 from shardviz.base.mesh_context import MeshContext
-from shardviz.base.partition_spec import Spec
+from shardviz.base.partition_spec import Spec, SpecOnMesh
 from shardviz.compiled.comparison import compare
 from shardviz.compiled.processes import HostProcess, ProcessGroup
 from shardviz.compiled.report import Check, Memory, Report
@@ -118,6 +118,7 @@ TRIED = [
 
 VALUES: dict[str, Any] = {
     "mesh": MESH,
+    "sharding": SpecOnMesh(Spec.parse("data, None"), MESH),
     "changes": found(PROGRAM),
     "search": Search.of(TRIED, before=RATED, points=12, planned=12, compiled=3),
     "search of nothing": Search.of((), ended="seconds"),

@@ -61,6 +61,9 @@ def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> 
     """
     from shardviz.pictures import to_text
 
+    # A number after a value is the width; after a function, it is an argument.
+    if len(arguments) == 1 and isinstance(arguments[0], int) and not callable(thing):
+        (width,), arguments = arguments, ()
     return to_text(_value_of(thing, arguments), width, **options)
 
 
