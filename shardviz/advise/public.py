@@ -261,8 +261,8 @@ def expect(
     """
     from shardviz.advise.contracts import Expectation
 
-    program = _program_or_value(program, "expect", arrays, keywords, {"target": target})
-    return Expectation(program, target, stage, _compile_for, plan)
+    subject = _program_or_value(program, "expect", arrays, keywords, {"target": target})
+    return Expectation(subject, target, stage, _compile_for, plan)
 
 
 def lock(
@@ -309,8 +309,8 @@ def lock(
 
     if isinstance(program, (str, os.PathLike)):
         return read_lock(program)
-    program = _program_or_value(program, "lock", arrays, keywords, {"target": target})
-    expectation = Expectation(program, target, compile=_compile_for, plan=plan)
+    subject = _program_or_value(program, "lock", arrays, keywords, {"target": target})
+    expectation = Expectation(subject, target, compile=_compile_for, plan=plan)
     return expectation.locked(collectives)
 
 
