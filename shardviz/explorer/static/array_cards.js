@@ -1,6 +1,5 @@
 // @ts-check
 // One card per array. The selected card has the text fields, and the axes of each dimension.
-import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
 import {
   axisDot,
@@ -146,9 +145,9 @@ export class ArrayCards {
       setText(row.size, (shape[dim] ?? 0).toLocaleString("en"));
       row.add.sync([{ value: "", label: "+" }, ...options], "");
       row.add.node.hidden = !free.length;
-      const colours = axes.map((axis) => axisColour(mesh.findIndex(({ name }) => name === axis)));
-      if (!isNew(row, [axes, colours])) return;
-      fill(row.tags, ...axes.map((axis, i) => this.tag(axis, colours[i], dim)));
+      const numbers = axes.map((axis) => mesh.findIndex(({ name }) => name === axis));
+      if (!isNew(row, [axes, numbers])) return;
+      fill(row.tags, ...axes.map((axis, i) => this.tag(axis, numbers[i], dim)));
     });
   }
 
@@ -170,9 +169,9 @@ export class ArrayCards {
     return { ...row, add, node, key: "" };
   }
 
-  /** @param {string} axis @param {string} colour @param {number} dim the dimension that the axis splits */
-  tag(axis, colour, dim) {
-    const node = axisTag(axis, colour);
+  /** @param {string} axis @param {number} number @param {number} dim the dimension that the axis splits */
+  tag(axis, number, dim) {
+    const node = axisTag(axis, number);
     Object.assign(node.dataset, { axis, dim: String(dim) });
     const off = () => this.page.edit("split", [dim, axis, false], this.selected);
     const title = `Do not split dimension ${dim} over ${axis}`;
@@ -219,7 +218,7 @@ export class ArrayCards {
       const used = axes.flatMap((axis, i) =>
         a.dims.some((dim) => dim.axes.includes(axis)) ? i : [],
       );
-      fill(card.spec, ...used.map((number) => axisDot(axisColour(number))), spec);
+      fill(card.spec, ...used.map((number) => axisDot(number)), spec);
       card.axes = axes.join();
     }
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));

@@ -1,7 +1,6 @@
 // @ts-check
 // Explains how rules split one dimension of an array.
 // It shows the array's dimensions, a sentence, the matching rules, and edits that would split it.
-import { axisColour } from "./colours.js";
 import { axisTag, button, fill, focusedNear, h, handled, isNew, setText } from "./dom.js";
 
 /**
@@ -61,7 +60,7 @@ const SEPARATORS = /[(), ]+/;
 function tagged(text, axes) {
   return text.split(QUOTED).map((part, i) => {
     const at = i % 2 ? axes.indexOf(part) : -1;
-    if (at >= 0) return axisTag(part, axisColour(at));
+    if (at >= 0) return axisTag(part, at);
     return i % 2 ? `'${part}'` : part;
   });
 }
@@ -132,7 +131,7 @@ export class Cascade {
 
   /** @param {string} axis */
   tag(axis) {
-    return axisTag(axis, axisColour(this.axes.indexOf(axis)));
+    return axisTag(axis, this.axes.indexOf(axis));
   }
 
   focus() {

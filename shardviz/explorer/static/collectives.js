@@ -299,7 +299,7 @@ export function axisNumber(axes, name) {
 /** Tags for the mesh axes of a collective. @param {Stages} data @param {string[]} axes */
 export function tagsOf({ axes: numbers }, axes) {
   if (!axes.length) return [muted("no mesh axes")];
-  return axes.map((axis) => axisTag(axis, axisColour(axisNumber(numbers, axis))));
+  return axes.map((axis) => axisTag(axis, axisNumber(numbers, axis)));
 }
 
 /** Names a stage, and the devices that it was compiled for. @param {Stages} data @param {number} stage */

@@ -1,6 +1,7 @@
 // @ts-check
 // Compares the current state with a pinned state, in a strip below the tabs of every view.
 import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
+import { isCurrent } from "./stages.js";
 
 /**
  * The numbers of the pinned and the current state, from `compare_view.py`.
@@ -26,6 +27,7 @@ const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["=
 export class Compare {
   /** @param {import("./explorer.js").Requests} page */
   constructor(page) {
+    this.page = page;
     this.key = "";
     const edits = { "data-edit": "true" };
     this.pin = iconButton(
@@ -48,16 +50,13 @@ export class Compare {
     this.node = h("div", { ...about, hidden: true }, title, this.numbers, this.back, unpin);
   }
 
-  /**
-   * @param {Compared | Record<string, never>} data
-   * @param {boolean} current whether they are for the current program and target
-   * @param {boolean} live whether a kernel answers
-   */
-  show(data, current, live) {
+  /** @param {import("./view_data.js").View} view */
+  show(view) {
+    const data = this.page.get("compare_data");
     const { rows } = data;
-    this.node.hidden = !rows || !live;
+    this.node.hidden = !rows || !this.page.live;
     this.pin.setAttribute("aria-pressed", String(!this.node.hidden));
-    toggle(this.node, "sv-older", !current);
+    toggle(this.node, "sv-older", !isCurrent(data, { view, target: this.page.get("target") }));
     if (!isNew(this, data) || !rows) return;
     enable(this.back, !data.same);
     fill(this.numbers, ...rows.map(compared));

@@ -1,5 +1,6 @@
 // @ts-check
 // Creates DOM elements without innerHTML, so that user text is never parsed as HTML.
+import { axisColour } from "./colours.js";
 
 /** @typedef {Node | string | null | undefined | false} Child */
 /**
@@ -86,15 +87,15 @@ export function button(text, act, props = {}) {
   });
 }
 
-/** A coloured dot for a mesh axis. @param {string} colour from `axisColour` of colours.js */
-export function axisDot(colour) {
-  const style = { "--sv-axis-colour": colour };
+/** A coloured dot for a mesh axis. @param {number | string} axis its index in the mesh, or a colour */
+export function axisDot(axis) {
+  const style = { "--sv-axis-colour": typeof axis === "number" ? axisColour(axis) : axis };
   return h("i", { class: "sv-axisdot", "aria-hidden": "true", style });
 }
 
-/** A tag for a mesh axis: coloured dot and name. @param {string} name @param {string} colour */
-export function axisTag(name, colour) {
-  return h("span", { class: "sv-axis" }, axisDot(colour), name);
+/** A tag for a mesh axis: coloured dot and name. @param {string} name @param {number | string} axis */
+export function axisTag(name, axis) {
+  return h("span", { class: "sv-axis" }, axisDot(axis), name);
 }
 
 /** Enables or disables a button; while the page has no kernel, the change is only stored. @param {HTMLButtonElement} node @param {boolean} on */

@@ -18,7 +18,6 @@ import { PicturePanel } from "./picture_panel.js";
 import { Problems } from "./problems.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
-import { isCurrent } from "./stages.js";
 import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
 import { Views, besideView } from "./views.js";
@@ -27,7 +26,7 @@ import { Views, besideView } from "./views.js";
 /** @import { View } from "./view_data.js" */
 /**
  * What panels request from the page: edits, answers of the kernel, places to open.
- * @typedef {Pick<Page, "live" | "editable" | "highlight" | "cards" | "problems" | "edit" | "select" |
+ * @typedef {Pick<Page, "get" | "live" | "editable" | "highlight" | "cards" | "problems" | "edit" | "select" |
  *   "act" | "ask" | "goTo" | "goToField" | "fullScreen">} Requests
  */
 
@@ -339,22 +338,13 @@ class Page {
     const sizes = view.mesh.axes.map((axis) => axis.size);
     highlight.setMesh(sizes, devices.ids, devices.hosts);
     highlight.setArrays(view.arrays);
-    const [menus, target] = [this.get("menus"), this.get("target")];
-    this.bar.show(view, target, menus);
-    this.problems.show(this.get("problems_data"), view, target, this.editable);
+    this.bar.show(view);
+    this.problems.show(view);
     this.find.show(this.get("leaves"));
-    const compared = this.get("compare_data");
-    this.compare.show(compared, isCurrent(compared, { view, target }), this.live);
+    this.compare.show(view);
     setText(this.failed, [...(view.failed ?? []), ...view.notes].join(" "));
     this.cards.show(view);
-    this.rules.show({
-      view,
-      use: this.get("rule_use"),
-      cell: this.get("cell"),
-      leaves: this.get("leaves"),
-      dialects: menus.dialects,
-      live: this.editable,
-    });
+    this.rules.show(view);
     const pictures = view.arrays.map(({ picture }) => (picture ? this.picture(picture) : null));
     this.panel.show({
       view,

@@ -115,8 +115,9 @@ export class MeshBar {
     for (const [name, { node }] of this.chips) toggle(node, "sv-participates", axes.has(name));
   }
 
-  /** @param {import("./view_data.js").View} view @param {Target} target @param {Menus} menus */
-  show({ mesh, undo, redo }, target, menus) {
+  /** @param {import("./view_data.js").View} view */
+  show({ mesh, undo, redo }) {
+    const menus = this.page.get("menus");
     enable(this.undo, Boolean(undo));
     enable(this.redo, Boolean(redo));
     if (mesh.hostsError && !this.node.classList.contains("sv-unfolded")) this.unfold();
@@ -128,7 +129,7 @@ export class MeshBar {
     const mixed = mesh.types === MIXED ? [{ value: MIXED, label: MIXED }] : [];
     this.types.sync([...menus.axisTypes, ...mixed], mesh.types);
     const size = mesh.axes.reduce((all, axis) => all * axis.size, 1);
-    this.showTarget(target, menus, size);
+    this.showTarget(this.page.get("target"), menus, size);
     this.showAxes(mesh.axes, menus.axisTypes);
     const presets = menus.presets.flatMap(({ group, options }) =>
       options.map((option) => ({ ...option, group })),

@@ -53,12 +53,7 @@ import { shardingBars } from "./sharding_bars.js";
 
 /**
  * A call in the program that constrains an activation's sharding, and its effect.
- * @typedef {object} ConstraintCall
- * @property {string} where
- * @property {string} effect
- * @property {string} spec
- * @property {string} text
- * @property {boolean} warns
+ * @typedef {Record<"where" | "effect" | "spec" | "text", string> & {warns: boolean}} ConstraintCall
  */
 
 const LEAF_ROW = 26; // pixels, as in the style sheet

@@ -1,7 +1,6 @@
 // @ts-check
 // The player animates the steps of a collective.
 // It shows the data on every device after each step, and the bytes sent so far.
-import { axisColour } from "./colours.js";
 import { axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { MovementPicture } from "./movement_picture.js";
 import { MovementSteps } from "./movement_steps.js";
@@ -94,6 +93,6 @@ export class Player {
 
 /** Builds a title such as `all-gather of 8 MiB over data, 4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
 function titleParts({ title: [before, after], axes }) {
-  const tags = axes.flatMap(([name, number]) => [" ", axisTag(name, axisColour(number))]);
+  const tags = axes.flatMap(([name, number]) => [" ", axisTag(name, number)]);
   return [before, ...(tags.length ? [" over", ...tags] : []), `, ${after}`];
 }

@@ -63,13 +63,10 @@ export class Problems {
     this.expand(true);
   }
 
-  /**
-   * @param {ProblemsData | Record<string, never>} data
-   * @param {View} view
-   * @param {import("./messages").Target} target
-   * @param {boolean} live whether a kernel answers
-   */
-  show(data, view, target, live) {
+  /** @param {View} view */
+  show(view) {
+    const [data, target] = [this.page.get("problems_data"), this.page.get("target")];
+    const live = this.page.editable;
     const fields = refused(view, target);
     const { rows = [], counts = [0, 0, 0], loses = "", know = "", revision = -1 } = data;
     // Problems are computed after edits have settled; until then, they belong to the older program.

@@ -6,12 +6,7 @@ import { OUT_OF_DATE, isCurrent } from "./stages.js";
 
 /** @import { Shown } from "./program_panel.js" */
 
-/**
- * @typedef {object} Failure
- * @property {string} title
- * @property {string} message
- * @property {string} source
- */
+/** @typedef {Record<"title" | "message" | "source", string>} Failure */
 
 /**
  * @typedef {object} Report
@@ -36,22 +31,13 @@ import { OUT_OF_DATE, isCurrent } from "./stages.js";
  */
 
 /**
- * @typedef {object} EffectsFound
- * @property {"done"} state
- * @property {number} revision
- * @property {undefined} [problem]
- * @property {boolean} runs
- * @property {string} sentence
- * @property {EffectRow[]} rows
+ * @typedef {{state: "done", revision: number, problem?: undefined, runs: boolean, sentence: string,
+ *   rows: EffectRow[]}} EffectsFound
  */
 
 /**
- * @typedef {object} EffectRow
- * @property {string} name
- * @property {boolean} ordered
- * @property {boolean} shardable
- * @property {string[]} nesting
- * @property {string} note
+ * @typedef {Record<"name" | "note", string> & Record<"ordered" | "shardable", boolean> &
+ *   {nesting: string[]}} EffectRow
  */
 
 const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";

@@ -6,6 +6,7 @@ import { fill, h, headCut, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
 
 /** @import { Cell } from "./cascade.js" */
+/** @import { View } from "./view_data.js" */
 
 /**
  * The effect of every rule, from `rules_view.py`.
@@ -23,12 +24,6 @@ import { Find, item } from "./find.js";
  * @property {string} [note] Text that explains which arrays the rule does not decide.
  */
 
-/**
- * The data that the view shows: arrays, rule text, effect of the rules, and selected dimension.
- * @typedef {{view: import("./view_data.js").View, use: RuleUse | Record<string, never>, cell: Cell,
- *   leaves: import("./model_panel.js").Leaves | Record<string, never>,
- *   dialects: import("./messages").Option[], live: boolean}} Shown
- */
 const SETTLED_MS = 200;
 const RULE_ROW = 24; // pixels, as --sv-row in the style sheet
 
@@ -39,7 +34,7 @@ export class RuleTable {
     this.chosen = "";
     this.opened = false; // true once the view was visible
     this.scrolled = ""; // the dimension whose rules were last scrolled into view
-    /** @type {Shown | null} */ this.shown = null;
+    /** @type {View | null} */ this.view = null;
     /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
     this.picker = new Find(
@@ -122,21 +117,22 @@ export class RuleTable {
   choose(array, dim) {
     this.chosen = `${array}:${dim}`;
     this.cascade.mark(dim);
-    if (array !== this.shown?.view.selected) this.page.select(array);
+    if (array !== this.view?.selected) this.page.select(array);
     this.ask(this.chosen);
-    if (this.shown && !this.shown.live) this.show(this.shown);
+    if (this.view && !this.page.editable) this.show(this.view);
   }
 
-  /** @param {Shown} shown */
-  show(shown) {
-    const { view, use, dialects, live } = shown;
+  /** @param {View} view */
+  show(view) {
+    const { page } = this;
+    const [use, live] = [page.get("rule_use"), page.editable];
     const { rules } = view;
-    const moved = this.shown && this.shown.view.selected !== view.selected;
-    this.shown = shown;
+    const moved = this.view && this.view.selected !== view.selected;
+    this.view = view;
     const differs = this.text.value !== rules.text && this.state.accepts(this.text);
     if (differs) this.text.value = rules.text;
     const lines = this.grow();
-    this.dialect.sync(dialects, rules.dialect);
+    this.dialect.sync(page.get("menus").dialects, rules.dialect);
     showError(this.text, this.error, rules.error ?? "");
     if (!("rows" in use)) return;
     this.use = /** @type {RuleUse} */ (use);
@@ -144,7 +140,7 @@ export class RuleTable {
     if (moved && !live && !this.chosen.startsWith(`${view.selected}:`)) {
       this.chosen = `${view.selected}:0`;
     }
-    const answer = (!live && this.use.saved?.[this.chosen]) || shown.cell;
+    const answer = (!live && this.use.saved?.[this.chosen]) || page.get("cell");
     if (answers.settled || !this.chosen) this.chosen = answer.key ?? "";
     // Hide remedies until the answer for the selected dimension arrives.
     const cell =
@@ -156,7 +152,7 @@ export class RuleTable {
     if (!rules.error) this.showRows(cell);
   }
 
-  /** Selects the array of an automatically selected dimension, so that the pictures show it. @param {Shown["view"]} view */
+  /** Selects the array of an automatically selected dimension, so that the pictures show it. @param {View} view */
   selectFirst({ selected, redo }) {
     if (this.opened || !this.chosen || !this.node.offsetParent) return;
     this.opened = true;
@@ -165,9 +161,9 @@ export class RuleTable {
 
   /** Lists the arrays, and the model's leaves that are not yet arrays of the program. */
   gather() {
-    if (!this.shown) return [];
-    const { view, leaves, live } = this.shown;
-    const { page } = this;
+    const { view, page } = this;
+    if (!view) return [];
+    const [leaves, live] = [page.get("leaves"), page.editable];
     // As for the cards, one array stands for those of equal layers.
     const options = view.arrays.flatMap((array, i) => {
       const go = () => (i === view.selected && live ? this.ask(String(i)) : page.select(i));
@@ -183,8 +179,8 @@ export class RuleTable {
 
   /** @param {Cell} cell @param {string[]} lines of the text */
   showCell(cell, lines) {
-    if (!this.shown || !this.use) return;
-    const { view } = this.shown;
+    const { view } = this;
+    if (!view || !this.use) return;
     const array = view.arrays[this.array];
     headCut(this.picker.opener, `${array ? inLayers(array) : ""} ▾`);
     this.picker.opener.title = array?.name ?? "";
@@ -242,7 +238,7 @@ export class RuleTable {
 
   /** Drags a rule by its number; a line marks the drop position. @param {PointerEvent} e @param {number} from */
   drag(e, from) {
-    if (!this.shown?.live || !this.use?.aligned || !(e.target instanceof HTMLElement)) return;
+    if (!this.page.editable || !this.use?.aligned || !(e.target instanceof HTMLElement)) return;
     e.preventDefault();
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
@@ -269,7 +265,7 @@ export class RuleTable {
   }
 }
 
-/** The name of an array, or of the layers that it stands for. @param {Shown["view"]["arrays"][number]} array */
+/** The name of an array, or of the layers that it stands for. @param {View["arrays"][number]} array */
 function inLayers({ title, layers }) {
   return [title, layers].filter(Boolean).join(", ");
 }

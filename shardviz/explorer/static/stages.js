@@ -42,11 +42,7 @@ import { button, h, setText, toggle } from "./dom.js";
  * @property {string} title
  */
 
-/**
- * The current background work, from `stages_view.py`.
- * @typedef {object} Background
- * @property {string} [stage]
- */
+/** The current background work, from `stages_view.py`. @typedef {{stage?: string}} Background */
 
 /** @typedef {SentStageState | "old"} StageState */
 /**

@@ -29,12 +29,7 @@ import { axisTag, button, fill, h, handled, onResize, setText } from "./dom.js";
  * @property {string[]} text
  */
 
-/**
- * @typedef {object} Schedule
- * @property {string} name
- * @property {string} time
- * @property {string} words
- */
+/** @typedef {Record<"name" | "time" | "words", string>} Schedule */
 
 /**
  * An operation or a collective. Times are in microseconds, or null if unknown; `arithmetic` and
@@ -138,7 +133,7 @@ export class TimelinePanel {
   /** Names the lanes of the schedule. @param {TimelineData} data */
   showLabels({ lanes }) {
     const axes = lanes.slice(MEMORY + 1).map((axes) => {
-      const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
+      const tags = axes.map(([axis, number]) => axisTag(axis, number));
       return tags.length ? tags : ["unknown axes"];
     });
     const rows = this.serial
@@ -290,7 +285,7 @@ export class TimelinePanel {
     option.setAttribute("aria-posinset", String(this.at + 1));
     option.setAttribute("aria-setsize", String(this.bars.length));
     const axes = data.lanes[bar.lane];
-    const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
+    const tags = axes.map(([axis, number]) => axisTag(axis, number));
     const source = h("code", { class: "sv-muted", text: bar.source });
     const name = h("b", { text: bar.name, title: bar.value });
     const line = [name, ...tags, h("span", { text: bar.words }), source];

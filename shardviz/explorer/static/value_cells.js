@@ -1,6 +1,5 @@
 // @ts-check
 // The cells of a row in the Values list, and the badges next to a name.
-import { axisColour } from "./colours.js";
 import { axisDot, axisTag, h, headCut } from "./dom.js";
 
 /** @import { PlanData, PlanSplit, Value } from "./plan_data.js" */
@@ -40,7 +39,7 @@ export function valueBadges(plan, { region, trips, members }) {
 
 /** Returns tags for the mesh axes that split a dimension. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
 export function axisTags(dim) {
-  return dim.flatMap(({ axis, text }, i) => [i ? "×" : "", axisTag(text, axisColour(axis))]);
+  return dim.flatMap(({ axis, text }, i) => [i ? "×" : "", axisTag(text, axis)]);
 }
 
 /** Formats a sharding: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
@@ -58,10 +57,10 @@ function originTags({ origins }) {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;
     // If several axes come from the same value, write its name only after the last of these axes.
     if (origins[i + 1]?.name === name)
-      return h("span", { class: "sv-axis", title }, axisDot(axisColour(number)));
+      return h("span", { class: "sv-axis", title }, axisDot(number));
     const plain = kind === "argument" || kind === "result";
     const label = headCut(h(plain ? "span" : "i"), name || kind);
-    return h("span", { class: "sv-from", title }, axisDot(axisColour(number)), label);
+    return h("span", { class: "sv-from", title }, axisDot(number), label);
   });
 }
 

@@ -1,6 +1,5 @@
 // @ts-check
 // The details of one value: dimensions, origins of axes, explanation and cost.
-import { axisColour } from "./colours.js";
 import { axisTag, button, h } from "./dom.js";
 import { axisTags, valueBadges } from "./value_cells.js";
 
@@ -8,12 +7,7 @@ import { axisTags, valueBadges } from "./value_cells.js";
 
 /**
  * The explanation of a value's sharding.
- * @typedef {object} Explanation
- * @property {string} value
- * @property {string[]} lines
- * @property {string} rule
- * @property {string[]} stack
- * @property {string} error
+ * @typedef {Record<"value" | "rule" | "error", string> & Record<"lines" | "stack", string[]>} Explanation
  */
 
 /** @typedef {(at: number) => void} Pick */
@@ -40,7 +34,7 @@ export function valueDetails(plan, at, explanation, pick) {
   if (omitted > 0) reads.push(h("span", { class: "sv-muted", text: `and ${omitted} more` }));
   const origins = value.origins.map(({ axis, number, kind, name, source }) => {
     const first = plan.numbers.get(name) ?? at;
-    const tag = axisTag(axis, axisColour(number));
+    const tag = axisTag(axis, number);
     const line = source ? ` at ${source}` : "";
     return h("div", null, tag, ` from ${kind} `, first === at ? name : link(first), line);
   });

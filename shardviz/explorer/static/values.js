@@ -2,7 +2,6 @@
 // The Values tab: every value of a program, and why it has its sharding.
 // Folding and selecting need no kernel; explanations do.
 import { mutedNote } from "./collectives.js";
-import { axisColour } from "./colours.js";
 import { searchField } from "./controls.js";
 import { axisDot, button, fill, h, rowAfter } from "./dom.js";
 import { handled, onResize, rowsInSight, scrollToRow, setText, toggle } from "./dom.js";
@@ -262,7 +261,7 @@ export class ValuesPanel {
       : { "aria-selected": String(picked) };
     const members = call && row.open ? [] : row.members;
     const axes = new Set(members.flatMap((at) => sources.get(at) ?? []));
-    const dots = [...axes].map((axis) => axisDot(axisColour(axis)));
+    const dots = [...axes].map((axis) => axisDot(axis));
     const marks = { "sv-vcall": call, "sv-vactive": i === this.active };
     const style = Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
     return h(
