@@ -1,18 +1,8 @@
 // @ts-check
 // One card per array. The selected card has the text fields, and the axes of each dimension.
 import { Choice, Field, answers } from "./controls.js";
-import {
-  axisDot,
-  axisTag,
-  button,
-  enable,
-  fill,
-  h,
-  headCut,
-  isNew,
-  setText,
-  toggle,
-} from "./dom.js";
+import { axisDot, axisTag, button, enable, fill, h } from "./dom.js";
+import { headCut, isNew, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @import { ArrayField } from "./messages" */
@@ -37,16 +27,11 @@ export class ArrayCards {
       const options = { caption, placeholder, long: key !== "dtype" };
       return new Field(label, (t) => page.edit(key, t, this.selected), options);
     };
-    this.fields = {
-      name: field("name"),
-      dtype: field("dtype"),
-      shape: field("shape"),
-      logical: field("logical"),
-      spec: field("spec"),
-    };
+    const [name, dtype] = [field("name"), field("dtype")];
+    const [shape, logical, spec] = [field("shape"), field("logical"), field("spec")];
+    this.fields = { name, dtype, shape, logical, spec };
     /** @type {ReturnType<ArrayCards["dimension"]>[]} */ this.rows = [];
     this.dims = h("div", { role: "list", "aria-label": "Dimensions" });
-    const { name, dtype, shape, logical, spec } = this.fields;
     const pair = h("div", { class: "sv-pair" }, name.node, dtype.node);
     const nodes = [pair, shape.node, logical.node, this.dims, spec.node];
     this.form = h("div", { class: "sv-form" }, ...nodes);

@@ -182,20 +182,12 @@ export class CollectivesPanel {
     const style = first.full ? "sv-warn" : "sv-muted";
     const differs = became !== false;
     const note = differs && h("td", { class: style, text: became, title: became });
-    const from = h(
-      "td",
-      { title: `${lines} ${what}` },
-      h("code", { text: lines }),
-      " ",
-      !differs && muted(what),
-    );
+    const line = h("code", { text: lines });
+    const from = h("td", { title: `${lines} ${what}` }, line, " ", !differs && muted(what));
     const bar = shareBar(share, this.colours(first));
-    const cells = [h("td", { class: "sv-cbytes" }, bar, total)];
-    cells.push(
-      h("td", null, `${first.kind} ${times}`, expand),
-      h("td", null, ...tagsOf(data, first.axes)),
-    );
-    const row = this.row(keys, ...cells, note, from);
+    const bytes = h("td", { class: "sv-cbytes" }, bar, total);
+    const kind = h("td", null, `${first.kind} ${times}`, expand);
+    const row = this.row(keys, bytes, kind, h("td", null, ...tagsOf(data, first.axes)), note, from);
     if (!open || !more) return [row];
     const rows = members.map((c, n) => {
       const bar = shareBar(c.share, this.colours(c));

@@ -78,13 +78,7 @@ export function toggle(node, name, on) {
 
 /** @param {string} text @param {() => void} act @param {Props} [props] */
 export function button(text, act, props = {}) {
-  return h("button", {
-    type: "button",
-    class: "sv-button",
-    text,
-    on: { click: act },
-    ...props,
-  });
+  return h("button", { type: "button", class: "sv-button", text, on: { click: act }, ...props });
 }
 
 /** A coloured dot for a mesh axis. @param {number | string} axis its index in the mesh, or a colour */

@@ -113,11 +113,8 @@ class Page {
   }
 
   build() {
-    const sidebar = h(
-      "aside",
-      { class: "sv-left", "aria-label": "Arrays and specs" },
-      this.cards.node,
-    );
+    const about = { class: "sv-left", "aria-label": "Arrays and specs" };
+    const sidebar = h("aside", about, this.cards.node);
     const layout = h("section", { class: "sv-view sv-layout" }, sidebar, this.panel.node);
     const beside = besideView();
     const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
@@ -130,15 +127,14 @@ class Page {
       Model: besideModel,
       Program: this.program.beside,
     };
-    const views = new Views(
-      [
-        { name: "Layout", node: layout, words: "What is where" },
-        { name: "Rules", node: rules, words: "Why a dimension is split or not" },
-        { name: "Model", node: model, words: "All leaves" },
-        { name: "Program", node: this.program.node, words: "Stages and what is known of them" },
-      ],
-      (name) => this.opened(name),
-    );
+    /** @type {import("./views.js").OneView[]} */
+    const tabs = [
+      { name: "Layout", node: layout, words: "What is where" },
+      { name: "Rules", node: rules, words: "Why a dimension is split or not" },
+      { name: "Model", node: model, words: "All leaves" },
+      { name: "Program", node: this.program.node, words: "Stages and what is known of them" },
+    ];
+    const views = new Views(tabs, (name) => this.opened(name));
     views.node.append(this.problems.node, this.compare.pin, this.bar.actions);
     return views;
   }
@@ -346,16 +342,9 @@ class Page {
     this.cards.show(view);
     this.rules.show(view);
     const pictures = view.arrays.map(({ picture }) => (picture ? this.picture(picture) : null));
-    this.panel.show({
-      view,
-      devices,
-      arrays: pictures,
-      links: this.linksOf(this.get("link_data")),
-      theme,
-    });
-    if (this.views.open === "Model") {
-      this.leaves.show(this.get("leaves"), this.get("model_data"));
-    }
+    const links = this.linksOf(this.get("link_data"));
+    this.panel.show({ view, devices, arrays: pictures, links, theme });
+    if (this.views.open === "Model") this.leaves.show(this.get("leaves"), this.get("model_data"));
     this.showProgram(view, theme);
     if (answers.settled && this.chosenDim !== null) {
       this.rules.choose(view.selected, this.chosenDim);

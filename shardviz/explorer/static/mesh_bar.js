@@ -40,13 +40,7 @@ export class MeshBar {
     this.typed.node.hidden = true;
     this.presets = new Choice("Presets", (v) => edit("preset", v));
     this.presets.select.classList.add("sv-quiet");
-    this.moreFields = h(
-      "div",
-      { class: "sv-more" },
-      this.hosts.node,
-      this.types.node,
-      this.presets.node,
-    );
+    const more = [this.hosts.node, this.types.node, this.presets.node];
     const undo = { ...locked, title: "Undo (Ctrl+Z)" };
     const redo = { ...locked, title: "Redo (Ctrl+Shift+Z)" };
     this.undo = iconButton("undo", "Undo", () => page.act("undo"), undo);
@@ -65,7 +59,7 @@ export class MeshBar {
       h("span", { class: "sv-brand", text: "shardviz" }),
       this.axes,
       h("div", { class: "sv-runson" }, this.target.node, this.typed.node),
-      this.moreFields,
+      h("div", { class: "sv-more" }, ...more),
       // Errors have rows as wide as the bar, so that they cover nothing and are short.
       ...[this.mesh, this.hosts, this.typed].map(({ error }) => error),
     );

@@ -173,17 +173,9 @@ export class ModelPanel {
     this.fold.hidden = !this.leaves.folds.length;
     this.closed.clear();
     if (this.entries.length <= MOST_AT_FIRST) return;
-    const { root } = this.built;
-    const close = (
-      /** @type {import("./model_rows.js").Node} */ node,
-      /** @type {number} */ depth,
-    ) => {
-      for (const child of node.children.values()) {
-        if (depth > 0 && child.children.size) this.closed.add(child.key);
-        close(child, depth + 1);
-      }
-    };
-    close(root, 0);
+    for (const chain of this.built.chains) {
+      for (const { key, children } of chain.slice(1)) if (children.size) this.closed.add(key);
+    }
   }
 
   /** Rebuilds the rows in the chosen order; during a search, lists only matches. */
@@ -343,10 +335,7 @@ export class ModelPanel {
         "aria-level": String(row.depth + 1),
         "aria-selected": String(on),
         "aria-expanded": branch ? String(row.open) : null,
-        on: {
-          click: () => this.pick(row),
-          dblclick: () => this.openPicked("Layout"),
-        },
+        on: { click: () => this.pick(row), dblclick: () => this.openPicked("Layout") },
       },
       ...cells,
     );

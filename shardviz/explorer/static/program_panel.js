@@ -31,10 +31,7 @@ export class ProgramPanel {
     this.compile = button("Compile", () => page.act("compile"), { "aria-label": "Compile" });
     this.run = button("Run", () => page.act("run"), { "aria-label": "Run" });
     this.cancel = button("Cancel", () => page.act("cancel"), { "aria-label": "Cancel" });
-    this.status = h("span", {
-      class: "sv-status sv-muted sv-cut",
-      role: "status",
-    });
+    this.status = h("span", { class: "sv-status sv-muted sv-cut", role: "status" });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.stages = new StageRow(this);
     this.headline = new Headline(this);

@@ -1,6 +1,6 @@
 // @ts-check
 // Controls for stepping through an animation: back, play, forward, and a slider.
-import { h, iconButton, setIcon, setText } from "./dom.js";
+import { h, handled, iconButton, setIcon, setText } from "./dom.js";
 
 /**
  * Callbacks: `changed` is called after each step, `moving` during a step with progress from 0 to 1.
@@ -33,10 +33,7 @@ export class Transport {
       min: "0",
       "data-keep": "true",
       "aria-label": "Step",
-      on: {
-        input: () => this.set(Number(this.slider.value)),
-        keydown: (e) => this.key(e),
-      },
+      on: { input: () => this.set(Number(this.slider.value)), keydown: (e) => this.key(e) },
     });
     // After a click on a button, focus the slider, so that Space plays.
     const click = (/** @type {MouseEvent} */ e) => e.detail && this.slider.focus();
@@ -131,8 +128,7 @@ export class Transport {
     else if (e.key === "Home") this.set(0);
     else if (e.key === "End") this.set(this.total);
     else return;
-    e.preventDefault();
-    e.stopPropagation();
+    handled(e);
   }
 
   /**
