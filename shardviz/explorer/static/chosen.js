@@ -71,18 +71,10 @@ export class ChosenCollective {
       value && button("Show in Values", () => this.program.openValue(value), named),
       this.links,
     ];
+    const title = [h("b", { text: c.kind }), over, ...tagsOf(data, c.axes), " ", line, ` ${facts}`];
     fill(
       this.about,
-      h(
-        "div",
-        null,
-        h("b", { text: c.kind }),
-        over,
-        ...tagsOf(data, c.axes),
-        " ",
-        line,
-        ` ${facts}`,
-      ),
+      h("div", null, ...title),
       h("div", null, `${cause} `, this.participants),
       more,
       h("div", { class: "sv-actions" }, ...buttons),

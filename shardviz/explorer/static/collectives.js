@@ -7,8 +7,7 @@ import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js
 
 const COMPILED = 2; // index of the compiled stage; propagated is 0
 
-/** @import { Stages } from "./stages.js" */
-/** @import { StageState } from "./stages.js" */
+/** @import { Stages, StageState } from "./stages.js" */
 
 /**
  * @typedef {object} CollectiveChange
@@ -69,10 +68,7 @@ export class CollectivesPanel {
     /** The groups whose members have rows. @type {Set<string>} */
     this.expanded = new Set();
     /** @type {Stages | null} */ this.data = null;
-    /**
-     * The data shown in the table.
-     * @type {{key: string, data: Stages | null}}
-     */
+    /** The data shown in the table. @type {{key: string, data: Stages | null}} */
     this.drawn = { key: "", data: null };
     /** The states of the propagated, partitioned and compiled stages. @type {StageState[]} */
     this.states = [];

@@ -30,16 +30,9 @@ export class Compare {
     this.page = page;
     this.key = "";
     const edits = { "data-edit": "true" };
-    this.pin = iconButton(
-      "compare",
-      "Compare",
-      () => page.act(this.node.hidden ? "pin" : "unpin"),
-      {
-        ...edits,
-        "aria-pressed": "false",
-        title: "Compare: pin the state as A",
-      },
-    );
+    const turn = () => page.act(this.node.hidden ? "pin" : "unpin");
+    const pressed = { ...edits, "aria-pressed": "false", title: "Compare: pin the state as A" };
+    this.pin = iconButton("compare", "Compare", turn, pressed);
     // Not a <dl>, because JupyterLab's style sheet floats its terms at a fifth of the width.
     this.numbers = h("div", { class: "sv-comparednumbers", role: "list" });
     const small = { class: "sv-button sv-small", ...edits };

@@ -61,13 +61,9 @@ export class Field {
       },
     });
     this.error = h("div", { class: "sv-error", role: "alert" });
-    this.node = h(
-      "label",
-      { class: "sv-field" },
-      options.caption ? h("span", { class: "sv-caption", text: options.caption }) : null,
-      this.input,
-      this.error,
-    );
+    const { caption: text } = options;
+    const caption = text ? h("span", { class: "sv-caption", text }) : null;
+    this.node = h("label", { class: "sv-field" }, caption, this.input, this.error);
   }
 
   /** @param {string} text @param {string} [error] */
@@ -124,12 +120,8 @@ export class Choice {
         keydown: keepKey,
       },
     });
-    this.node = h(
-      "label",
-      { class: "sv-field sv-row" },
-      caption ? h("span", { class: "sv-caption", text: caption }) : null,
-      this.select,
-    );
+    const words = caption ? h("span", { class: "sv-caption", text: caption }) : null;
+    this.node = h("label", { class: "sv-field sv-row" }, words, this.select);
     this.key = "";
   }
 

@@ -116,9 +116,7 @@ export function copyButton(name, text, props, failed) {
       failed?.();
       node.textContent = "Select the text and copy it";
     }
-    window.setTimeout(() => {
-      node.textContent = name;
-    }, COPIED_MS);
+    window.setTimeout(() => setText(node, name), COPIED_MS);
   };
   const node = button(name, copy, props);
   return node;

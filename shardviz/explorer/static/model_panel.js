@@ -112,18 +112,15 @@ export class ModelPanel {
     const cells = titles.map((text) => h("span", { text, role: "columnheader" }));
     const head = h("div", { class: "sv-modelhead sv-modelrow", role: "row" }, ...cells);
     this.inner = h("div", { class: "sv-modelinner", role: "rowgroup" });
-    this.list = h(
-      "div",
-      {
-        class: "sv-modellist",
-        role: "treegrid",
-        "aria-label": "Leaves",
-        tabindex: "0",
-        on: { scroll: () => this.paint(), keydown: (e) => this.key(e) },
-      },
-      head,
-      this.inner,
-    );
+    const keydown = (/** @type {KeyboardEvent} */ e) => this.key(e);
+    const on = { scroll: () => this.paint(), keydown };
+    const about = {
+      class: "sv-modellist",
+      role: "treegrid",
+      "aria-label": "Leaves",
+      tabindex: "0",
+    };
+    this.list = h("div", { ...about, on }, head, this.inner);
     this.words = h("span");
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
     this.toLayout = button("Open in Layout", () => this.openPicked("Layout"), inside);

@@ -126,13 +126,8 @@ export class MovementPicture {
     ];
     if (!complete) {
       const tall = Math.max(2, Math.min(4, box.h * 0.2));
-      const progress = {
-        ...box,
-        y: box.y + box.h - tall,
-        w: (box.w * count) / contributors,
-        h: tall,
-      };
-      parts.push(svg("rect", { ...rectOf(progress), fill: colour }));
+      const done = { y: box.y + box.h - tall, width: (box.w * count) / contributors, height: tall };
+      parts.push(svg("rect", { ...rectOf(box), ...done, fill: colour }));
     }
     const texts = steps.sums
       ? [`${count}/${contributors}`, String(count)]

@@ -49,15 +49,12 @@ export class PicturePanel {
     this.before = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
     this.groupsOfTiles = keepLast(groupsOfTiles);
-    this.order = tabRow(
-      Object.keys(ORDERS),
-      { class: "sv-order", "aria-label": "Device order" },
-      "sv-tab",
-      (name) => {
-        const { by, no_positions: why } = this.shown?.devices ?? {};
-        if (ORDERS[name] !== by && !(why && name === "Chips")) page.edit("by", ORDERS[name]);
-      },
-    );
+    const choose = (/** @type {string} */ name) => {
+      const { by, no_positions: why } = this.shown?.devices ?? {};
+      if (ORDERS[name] !== by && !(why && name === "Chips")) page.edit("by", ORDERS[name]);
+    };
+    const about = { class: "sv-order", "aria-label": "Device order" };
+    this.order = tabRow(Object.keys(ORDERS), about, "sv-tab", choose);
     for (const tab of this.order.tabs) tab.dataset.edit = "true";
     this.devices = new PictureView("Devices", this.deviceHooks());
     const selected = () => this.shown?.view.selected ?? 0;

@@ -256,11 +256,8 @@ export class ProgramPanel {
     this.never = live ? "" : stateText(shown.stages, 0);
     this.values.show(plan, hasNoPlan(shown), this.never);
     toggle(this.values.node, "sv-vold", isOutOfDate(shown, 0));
-    if (explanation.value) {
-      this.values.showExplanation(
-        /** @type {import("./value_details.js").Explanation} */ (explanation),
-      );
-    }
+    const why = /** @type {import("./value_details.js").Explanation} */ (explanation);
+    if (why.value) this.values.showExplanation(why);
     this.refresh();
     this.askForContent();
   }
