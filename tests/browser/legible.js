@@ -169,6 +169,8 @@ window.legible = (() => {
     }
     return texts;
   };
+  /** Whether a person can scroll what an element covers out from under it. */
+  const isSticky = (e) => ancestors(e).some((up) => getComputedStyle(up).position === "sticky");
   /** The text that something covers in part, except a list that a person opened. */
   const covered = (texts) => {
     const wrong = [];
@@ -185,7 +187,7 @@ window.legible = (() => {
       for (const [px, py] of ends) {
         if (isSeen(e, { left: px, right: px, top: py, bottom: py })) continue;
         const on = document.elementFromPoint(px, py);
-        if (on?.closest(".shardviz-explorer") && !on.closest(".sv-popover")) {
+        if (on?.closest(".shardviz-explorer") && !on.closest(".sv-popover") && !isSticky(on)) {
           wrong.push(`“${text}” is covered in part by ${nameOf(on)}`);
         }
       }

@@ -93,7 +93,8 @@ export const VALUE_COLUMNS = [
     title: "estimated",
     value: ({ estimates }) => {
       const moves = estimates.map(({ words }) => words);
-      return cell("sv-vmoves", [moves.join(", ")], { title: moves.join("\n") });
+      const more = moves.length > 1 ? ` +${moves.length - 1}` : "";
+      return cell("sv-vmoves", [(moves[0] ?? "") + more], { title: moves.join("\n") });
     },
     call: ({ members, open }, plan) => {
       const { collectives } = plan.totals(members);

@@ -41,7 +41,7 @@ export class ValuesPanel {
     /** True while the list shows an older plan because the program cannot be planned. */
     this.old = false;
     /** @type {Map<string, Explanation>} */ this.explanations = new Map();
-    this.find = searchField("Find values", "dot f32 block.py", () => this.search());
+    this.find = searchField("Find values", "dot block.py", () => this.search());
     this.inner = h("div", { class: "sv-vinner", role: "presentation" });
     this.grid = this.treeGrid();
     const label = { "aria-label": "Why this sharding", tabindex: "0" };
