@@ -115,6 +115,8 @@ def test_why_is_it_not_split_what_would_and_what_changes(page: Page, kernel: Ker
     check_in_sight(page.locator(".sv-done"), page)
     # What changed between A and now?
     before, after = bytes_on_a_device(RULES), bytes_on_a_device(edited)
+    kernel.made.wait(60)
+    kernel.push()
     row = page.get_by_role("region", name="A and now").get_by_role("listitem").first
     expect(row).to_contain_text(f"−{bytes_text(before - after)}")
     check_in_sight(row, page)
