@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardviz.axis_rules.libraries import library_of, without_metadata
-from shardviz.axis_rules.public import audit
 from shardviz.base.errors import MissingPackage, needed_by
 from shardviz.base.public.adopt import adopt, bridge, children_of, is_compiled, is_jax
 from shardviz.base.public.layouts import layout
-from shardviz.compiled.public import report
-from shardviz.plans.public import plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,6 +71,14 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
     in a parameter box a layout, what jax compiled its report, and a tree of arrays or a
     model its audit.
     """
+    # Values of shardviz can be pytrees, too. They need none of the imports below.
+    is_ours = type(thing).__module__.partition(".")[0] == "shardviz"
+    if is_ours and not arguments:
+        return thing
+    from shardviz.axis_rules.public import audit
+    from shardviz.compiled.public import report
+    from shardviz.plans.public import plan
+
     if arguments and callable(thing):
         return plan(thing, *arguments)
     if arguments:
@@ -84,8 +89,7 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
         return report(thing)
     if isinstance(thing, np.ndarray):
         return bridge().adopt_array("array", thing)
-    # Values of shardviz and jax can be pytrees, too.
-    if type(thing).__module__.partition(".")[0] == "shardviz" or is_jax(thing):
+    if is_jax(thing):
         return adopt(thing)
     if children_of(thing) is not None or library_of(type(thing)):
         return audit(thing)
