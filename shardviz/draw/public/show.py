@@ -44,7 +44,8 @@ def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> 
     """Draws a value as text, for terminals and screen readers.
 
     Args:
-        thing, *arguments: as in `sv.plot`.
+        thing: as in `sv.plot`.
+        *arguments: as in `sv.plot`.
         width: the maximum number of characters per line.
         **options: `full=True` lists every row of a large plan, report or explanation;
             by default only the largest are shown.
