@@ -9,16 +9,13 @@ printed beside it.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from playwright.sync_api import Locator, Page
 
 from tests.browser.chromium import HOW, find_chromium
-from tests.browser.lab import Lab, lab_server
+from tests.browser.lab import Lab, lab_in_chromium
 from tests.browser.views import show_view
-from tests.browser.watch import Complaints, chromium
 
 WARM_UP, REPEATS = 5, 30
 MODEL_MS = 100
@@ -245,19 +242,8 @@ def main() -> int:
     if path is None:
         print("  " + HOW)
         return 0
-    complaints = Complaints()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        chromium(path) as browser,
-        lab_server(Path(folder)) as server,
-    ):
-        lab = Lab(server, browser, complaints)
-        try:
-            missed = report(lab)
-        finally:
-            lab.close()
-    complaints.check()
-    return missed
+    with lab_in_chromium(path) as lab:
+        return report(lab)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,12 @@ alternately in other fresh kernels. On a busy machine, compare the ratios.
 from __future__ import annotations
 
 import statistics
-import tempfile
-from pathlib import Path
 
 from playwright.sync_api import Page
 
 from tests.bench.timing import Table, text
 from tests.browser.chromium import HOW, find_chromium
-from tests.browser.lab import Lab, lab_server
-from tests.browser.watch import Complaints, chromium
+from tests.browser.lab import Lab, lab_in_chromium
 
 REPEATS = 5
 EMPTY = '''
@@ -95,19 +92,8 @@ def main() -> int:
     if path is None:
         print("  " + HOW)
         return 0
-    complaints = Complaints()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        chromium(path) as browser,
-        lab_server(Path(folder)) as server,
-    ):
-        lab = Lab(server, browser, complaints)
-        try:
-            missed = report(lab)
-        finally:
-            lab.close()
-    complaints.check()
-    return missed
+    with lab_in_chromium(path) as lab:
+        return report(lab)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
-from tests.browser.watch import HEIGHT, WIDTH, Complaints, new_context
+from tests.browser.watch import HEIGHT, WIDTH, Complaints, chromium, new_context
 from tests.ports import free_port
 
 OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
@@ -285,6 +286,27 @@ def lab_server(folder: Path) -> Iterator[LabServer]:
         yield server
     finally:
         server.stop()
+
+
+@contextmanager
+def lab_in_chromium(path: str) -> Iterator[Lab]:
+    """A JupyterLab of its own in the Chromium at `path`, for scripts.
+
+    Raises:
+        AssertionError: at the end, if a page logged an error.
+    """
+    complaints = Complaints()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chromium(path) as browser,
+        lab_server(Path(folder)) as server,
+    ):
+        lab = Lab(server, browser, complaints)
+        try:
+            yield lab
+        finally:
+            lab.close()
+    complaints.check()
 
 
 def environment(folder: Path) -> dict[str, str]:
