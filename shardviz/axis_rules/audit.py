@@ -450,7 +450,8 @@ def _audited(
     # A LayoutMap can contain a mesh.
     if isinstance(table, PathRules):
         table_mesh = table.mesh
-    grid = mesh or _mesh((*meshes.values(), table_mesh), mesh_in_context)
+    live = [leaf.layout.mesh for leaf in kinds.values() if leaf.layout is not None]
+    grid = mesh or _mesh((*meshes.values(), table_mesh), mesh_in_context, live)
     elsewhere: set[int] = set()
     for key, leaf in kinds.items():
         leaf_mesh = meshes.get(id(leaf.mesh))
@@ -508,8 +509,13 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     return Requests(tree.names, kinds, pairs.groups, partners)
 
 
-def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
-    """Returns the first known mesh, otherwise the mesh in context."""
+def _mesh(
+    meshes: Iterable[MeshSpec | None],
+    in_context: MeshSpec | None,
+    live: Sequence[MeshSpec],
+) -> MeshSpec:
+    """Returns the first known mesh, otherwise the mesh in context, otherwise the devices
+    of live arrays whose shardings have no mesh."""
     for mesh in meshes:
         if mesh is None:
             continue
@@ -520,6 +526,8 @@ def _mesh(meshes: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> Mes
         return mesh
     if in_context is not None:
         return in_context
+    if live:
+        return max(live, key=lambda mesh: mesh.size)
     raise LayoutError(
         "An audit needs a mesh; got none, no array's sharding brings one, and none is in"
         " context. Give one: sv.audit(tree, rules, mesh=sv.mesh(data=4, model=2))."

@@ -38,11 +38,24 @@ def test_a_tree_of_arrays_is_shown_as_its_audit():
     sv.plot(PARAMS)
 
 
+def test_a_mesh_or_rules_follow_a_tree():
+    mesh, shapes = sv.mesh(data=4), {"w": jax.ShapeDtypeStruct((8, 4), "float32")}
+    assert sv.text(shapes, mesh) == sv.text(sv.audit(shapes, mesh=mesh))
+    arrays = {"w": sv.array("w", (8, 4), "batch mlp")}
+    assert sv.text(arrays, [("batch", "data")], mesh) == sv.text(
+        sv.audit(arrays, [("batch", "data")], mesh)
+    )
+    assert sv.text((8, 4), P("data"), mesh) == sv.text(sv.layout((8, 4), P("data"), mesh))
+    with pytest.raises(sv.ShardvizError, match=r"sv\.audit\(tree, rules, mesh="):
+        sv.text(shapes)  # without devices
+
+
 def test_a_model_and_a_parameter_of_it():
     model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
     assert sv.text(model.kernel) == sv.text(model.kernel[...])
-    with pytest.raises(sv.ShardvizError, match=r"sv\.audit\(tree, rules, mesh="):
-        sv.text(model)  # its arrays are on one device
+    # Its arrays are on one device.
+    assert sv.audit(model).bytes_per_device == sum(p.nbytes for p in jax.tree.leaves(model))
+    assert sv.text(model) == sv.text(sv.audit(model))
     with jax.set_mesh(jax.make_mesh((1,), ("data",))):
         assert sv.text(model) == sv.text(sv.audit(model))
 

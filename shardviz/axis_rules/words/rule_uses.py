@@ -82,7 +82,7 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
     """Lists the rules or patterns that decide nothing, and why."""
     count, idles = len(uses), [use for use in uses if use.never is not None]
     if not count:
-        return "The table is empty."
+        return ""
     if not idles:
         return "Every rule decides something."
     noun, verb = "rule", "never fire"

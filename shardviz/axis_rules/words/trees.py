@@ -160,10 +160,13 @@ def _cost(size: int) -> str:
 
 def _sizes(audit: Audit) -> str:
     devices = plural(audit.mesh.size, "device")
+    by = ""
+    if len(audit.rules):
+        by = f" by {_lines(audit)}, read as {audit.dialect.name}"
     head = (
         f"{plural(len(audit.rows), 'array')} of {bytes_text(audit.bytes)} on"
-        f" {_axes(audit.mesh)} ({devices}) by {_lines(audit)}, read as"
-        f" {audit.dialect.name}: {bytes_text(audit.bytes_per_device)} on each device"
+        f" {_axes(audit.mesh)} ({devices}){by}:"
+        f" {bytes_text(audit.bytes_per_device)} on each device"
         f"{uncounted(audit.uncounted)}."
     )
     largest, beside = [], {}

@@ -23,8 +23,8 @@ def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
         thing: any value that shardviz returns; a JAX mesh, spec, sharding or array; a
             tree of arrays or a model, drawn as its audit; or a function or a shape,
             followed by its arguments.
-        *arguments: the arguments of a function, which is drawn as its plan, or of
-            `sv.layout` after a shape.
+        *arguments: the arguments of a function, which is drawn as its plan; of
+            `sv.layout` after a shape; or rules and a mesh, or a mesh, after a tree.
         **options: `theme="dark"`, and options for this kind of value, such as
             `dims=(0, 2)` for a layout.
 
@@ -82,8 +82,12 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
 
     if arguments and callable(thing):
         return plan(thing, *arguments)
-    if arguments:
+    if arguments and (_is_shape(thing) or children_of(thing) is None):
         return layout(thing, *arguments)
+    if arguments:
+        # A mesh may follow a tree without rules.
+        rules = [()] if hasattr(arguments[0], "axis_names") else []
+        return audit(thing, *rules, *arguments)
     while (box := without_metadata(thing)) is not None:
         thing = box.value
     if is_compiled(thing):
@@ -95,6 +99,11 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
     if children_of(thing) is not None or library_of(type(thing)):
         return audit(thing)
     return thing
+
+
+def _is_shape(thing: object) -> bool:
+    sizes = (int, np.integer)
+    return isinstance(thing, (tuple, list)) and all(isinstance(n, sizes) for n in thing)
 
 
 def mimebundle(value: object) -> dict[str, str | bytes]:
