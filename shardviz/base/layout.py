@@ -161,6 +161,9 @@ def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
 class Layout(Displayed):
     """The shard of one array that each device holds; returned by `shardviz.layout`.
 
+    Layouts are equal if shape, dtype, partial sums and the block of every device are, for
+    any axes of the mesh and any names and rules.
+
     Attributes:
         shape: the global shape, in elements.
         dtype: the name of the element type.
@@ -186,6 +189,38 @@ class Layout(Displayed):
     # shape; None if all numbers are 0.
     _given_blocks: tuple[np.ndarray | None, ...] | None = None
     request: Any = field(default=None, compare=False, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        if self is other:
+            return True
+        if self._key != other._key:
+            return False
+        spec = self.spec
+        if spec is not None and other.spec is not None and self.mesh == other.mesh:
+            if spec.equivalent(other.spec):
+                return True
+        ids, other_ids = self.device_ids, other.device_ids
+        groups, other_groups = self.groups, other.groups
+        if not np.array_equal(ids, other_ids):
+            # Meshes may list the same devices in another order.
+            order, other_order = np.argsort(ids), np.argsort(other_ids)
+            if not np.array_equal(ids[order], other_ids[other_order]):
+                return False
+            groups, other_groups = groups[order], other_groups[other_order]
+        # The blocks of an array without elements are all empty.
+        return 0 in self.shape or np.array_equal(groups, other_groups)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        """The fields in which equal layouts agree; cheap for any number of devices."""
+        unreduced = self.spec.unreduced if self.spec is not None else frozenset()
+        devices = self.mesh.size
+        return self.shape, self.dtype, self.shard_shape, devices, unreduced
 
     @property
     def rank(self) -> int:

@@ -50,6 +50,10 @@ class WrongRank(Fact):
 class Spec(Displayed):
     """The mesh axes that split each dimension of an array.
 
+    A Spec equals another with the same entries, and jax's PartitionSpec of these entries.
+    As in jax, `P('x')` and `P('x', None)` differ; `equivalent` compares the layouts.
+    jax hashes a PartitionSpec by identity, so a dict finds specs only by specs.
+
     Attributes:
         dims: for each dimension, the mesh axes that split it, major to minor; `()` for
             none.
@@ -71,6 +75,21 @@ class Spec(Displayed):
     unconstrained: frozenset[int] = frozenset()
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(other) is Spec:
+            marks = self.unconstrained, self.unreduced, self.reduced
+            other_marks = other.unconstrained, other.unreduced, other.reduced
+            return self.dims == other.dims and marks == other_marks
+        # Compare class names, as jax may be missing.
+        if type(other).__name__ not in ("P", "PartitionSpec"):
+            return NotImplemented
+        try:
+            return self.to_jax() == other
+        except ValueError:  # jax refuses these entries, or is missing
+            return False
 
     @staticmethod
     def of(

@@ -124,3 +124,51 @@ def test_a_request_reads_the_rules_in_its_dialect():
     array = ArraySpec("w", (8, 8), "rows y")
     assert request(array, MESH, RULES, Dialect.NNX).layout.shard_shape == (2, 4)
     assert request(array, MESH, RULES).layout.shard_shape == (2, 8)
+
+
+def by_indices(layout):
+    return layout_from_indices(layout.shape, layout.dtype, layout.indices())
+
+
+LAYOUT = lay_out((8, 8), Spec.parse("x, y"), MESH)
+
+
+@pytest.mark.parametrize(
+    ("other", "equal"),
+    [
+        (lay_out((8, 8), Spec.parse("x, y"), make_mesh(x=4, y=2)), True),
+        (lay_out((8, 8), Spec.parse("a, b"), make_mesh(a=4, b=2)), True),
+        (by_indices(LAYOUT), True),
+        (layout_from_indices((8, 8), "float32", dict(reversed(LAYOUT.indices().items()))), True),
+        (lay_out((8, 8), Spec.parse("x, y"), MESH, "int32"), False),
+        (lay_out((8, 8), Spec.parse("y, x"), MESH), False),
+        (lay_out((8, 8), Spec.parse("x"), MESH), False),
+        (lay_out((8, 16), Spec.parse("x, y"), MESH), False),
+        (lay_out((8, 8), Spec.parse("x, y"), MESH.replace(device_ids=np.arange(8)[::-1])), False),
+        (lay_out((8, 8), Spec.parse("x, y"), MESH.replace(device_ids=np.arange(8) + 8)), False),
+    ],
+)  # fmt: skip
+def test_layouts_are_equal_if_every_device_holds_the_same_block(other, equal):
+    assert (other == LAYOUT) is equal
+    assert (other != LAYOUT) is not equal
+    assert len({LAYOUT, other}) == 2 - equal
+
+
+def test_equal_layouts_with_other_specs():
+    short, long = (lay_out((8, 8), Spec.parse(s), MESH) for s in ("x", "x, None"))
+    assert short == long
+    assert hash(short) == hash(long)
+    explicit = MESH.replace(axis_types=("Explicit", "Explicit"))
+    summed, partial = (lay_out((8, 8), Spec.parse(s), explicit) for s in ("x", "x, unreduced={y}"))
+    assert summed != partial
+    assert lay_out((0, 4), Spec.parse("x"), MESH) == by_indices(
+        lay_out((0, 4), Spec.parse("x"), MESH)
+    )
+
+
+def test_equal_layouts_of_a_million_devices_create_no_arrays():
+    mesh = make_mesh(x=1024, y=1024)
+    first, second = (lay_out((1024, 1024), Spec.parse("x, y"), mesh) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert not {"groups", "starts", "blocks"} & (vars(first).keys() | vars(second).keys())

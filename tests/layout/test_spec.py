@@ -123,3 +123,30 @@ def test_without_jax_a_spec_says_what_it_needs():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "missing\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "jax_spec", "equal"),
+    [
+        ("x", P("x"), True),
+        ("x", P(("x",)), True),
+        ("(), (y, z)", P((), ("y", "z")), True),
+        ("P.UNCONSTRAINED, x", P(P.UNCONSTRAINED, "x"), True),
+        ("x, unreduced={y}", P("x", unreduced={"y"}), True),
+        ("x", P("x", unreduced={"y"}), False),
+        ("x", P("x", None), False),
+        ("x", P("y"), False),
+        ("x, unreduced={x}", P("x"), False),  # jax has no such spec
+    ],
+)
+def test_a_spec_equals_the_partition_spec_of_its_entries(spec, jax_spec, equal):
+    ours = Spec.parse(spec)
+    assert (ours == jax_spec, jax_spec == ours) == (equal, equal)
+    assert (ours != jax_spec, jax_spec != ours) == (not equal, not equal)
+
+
+def test_equal_specs_are_one_key():
+    specs = [Spec.parse("x"), Spec.of("x"), Spec.trusted((X,)), Spec.parse("x, None")]
+    assert len({*specs}) == 2
+    assert specs[0] != "x"
+    assert specs[0] != ("x",)

@@ -9,6 +9,8 @@ from typing import Any
 
 from shardviz.base.errors import LayoutError, needed_by
 from shardviz.base.layout import Layout
+from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 from shardviz.base.public.adopt import bridge, is_jax
 
 
@@ -61,12 +63,13 @@ class _Leaf:
         self.layout = layout
 
     def _repr_html_(self) -> str:
-        return _picture(self.layout)
+        return _picture(self.layout, self.layout.spec, self.layout.mesh)
 
 
 @functools.lru_cache(maxsize=256)
-def _picture(layout: Layout) -> str:
+def _picture(layout: Layout, spec: Spec | None, mesh: MeshSpec) -> str:
     """Returns a layout as HTML; cached, because a model's layers share few layouts."""
+    # Equal layouts may have other axis names, so spec and mesh are part of the key.
     from shardviz.pictures import draw
 
     with needed_by("sv.treescope_leaf"):
