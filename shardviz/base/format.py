@@ -215,18 +215,21 @@ def seconds_text(seconds: float | None) -> str:
 
     >>> seconds_text(0.0123), seconds_text(2.5), seconds_text(3e-5), seconds_text(None)
     ('12 ms', '2.5 s', '30 µs', '–')
-    >>> seconds_text(4.2e-7), seconds_text(0.0)
-    ('420 ns', '0 ns')
+    >>> seconds_text(4.2e-7), seconds_text(0.0055), seconds_text(0.0)
+    ('420 ns', '5.5 ms', '0 ns')
     """
     if seconds is None:
         return "–"
-    if seconds < 1e-6:
-        return f"{seconds * 1e9:.0f} ns"
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms"
-    return f"{seconds:.1f} s"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    value, unit = seconds * 1e9, "ns"
+    if seconds >= 1e-3:
+        value, unit = seconds * 1e3, "ms"
+    elif seconds >= 1e-6:
+        value, unit = seconds * 1e6, "µs"
+    # Two digits tell 5.5 from 6.
+    digits = f"{value:.1f}".removesuffix(".0") if value < 9.95 else f"{value:.0f}"
+    return f"{digits} {unit}"
 
 
 def count_text(count: float) -> str:

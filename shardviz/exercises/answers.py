@@ -463,5 +463,7 @@ def same_names(names: set[str], right: Collection[str]) -> str:
     if wrong:
         raise Wrong(f"{wrong[0]} is not one of those; you name {len(names)}.")
     if len(names) < len(right):
+        if not names:
+            raise Wrong("Your answer names none.")
         raise Wrong(f"You name {len(names)}, which are right; there are more.")
     return words.lists(names)
