@@ -400,8 +400,10 @@ def spec_of(spec: Any) -> Spec:
         if isinstance(entry, list):
             entry = tuple(entry)
         dims.append(entry)
-    unreduced, reduced = getattr(spec, "unreduced", ()), getattr(spec, "reduced", ())
-    return Spec.of(*dims, unreduced=unreduced, reduced=reduced)
+    marks = {"unreduced": (), "reduced": (), "unreduced_kind": None}
+    for mark, default in marks.items():
+        marks[mark] = getattr(spec, mark, default)
+    return Spec.of(*dims, **marks)
 
 
 def mesh_of(mesh: Any) -> MeshSpec | None:

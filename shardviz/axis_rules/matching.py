@@ -133,4 +133,4 @@ def without_size_one(spec: Spec, mesh: MeshSpec) -> Spec:
     dims = []
     for axes in spec.dims:
         dims.append(tuple(a for a in axes if mesh.shape.get(a) != 1))
-    return Spec(tuple(dims), spec.unconstrained, spec.unreduced, spec.reduced)
+    return spec.with_dims(dims, spec.unconstrained)

@@ -349,6 +349,10 @@ def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:
             return pairs
     if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
         return UNCONSTRAINED
+    if isinstance(node, ast.Attribute):
+        kind = getattr(node.value, "attr", getattr(node.value, "id", ""))
+        if kind == "UnreducedKind":
+            return name
     # A word without quotes is a name, so that axes need no quotes.
     if isinstance(node, ast.Name):
         return None if name.lower() in ("none", "null") else name

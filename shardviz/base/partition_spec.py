@@ -26,6 +26,8 @@ from shardviz.base.parse import (
 )
 
 MAX_RANK = 64
+#: How the values of devices combine along unreduced axes, as in jax's `UnreducedKind`.
+UNREDUCED_KINDS = ("sum", "max", "min")
 _NONE: frozenset = frozenset()
 _new = object.__new__
 
@@ -58,8 +60,9 @@ class Spec(Displayed):
         dims: for each dimension, the mesh axes that split it, major to minor; `()` for
             none.
         unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
-        unreduced: mesh axes over which each device holds a partial sum.
+        unreduced: mesh axes over which each device holds a partial result.
         reduced: mesh axes over which the value is already summed.
+        unreduced_kind: the kind of a partial result, one of `UNREDUCED_KINDS`.
 
     Raises:
         SpecError: for entries that are not axis names.
@@ -75,6 +78,7 @@ class Spec(Displayed):
     unconstrained: frozenset[int] = frozenset()
     unreduced: frozenset[str] = frozenset()
     reduced: frozenset[str] = frozenset()
+    unreduced_kind: str = "sum"
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -93,12 +97,15 @@ class Spec(Displayed):
 
     @staticmethod
     def of(
-        *entries: object, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+        *entries: object,
+        unreduced: Iterable[str] = (),
+        reduced: Iterable[str] = (),
+        unreduced_kind: object = None,
     ) -> Spec:
         """Creates a Spec from entries as in jax's `P`: names, tuples of names, None.
 
         Raises:
-            SpecError: for an entry of another kind.
+            SpecError: for an entry or a kind that `P` doesn't accept.
 
         >>> Spec.of("x", None, ("y", "z")) == Spec.parse("x, None, (y, z)")
         True
@@ -116,7 +123,10 @@ class Spec(Displayed):
             else:
                 dims.append(_entry(entry))
         marks = _axis_set(unreduced, "unreduced"), _axis_set(reduced, "reduced")
-        return Spec(tuple(dims), frozenset(free), *marks)
+        kind = _kind_of(unreduced_kind)
+        if kind is not None and not marks[0]:
+            raise SpecError("A spec has an unreduced_kind only with unreduced axes.")
+        return Spec(tuple(dims), frozenset(free), *marks, kind or "sum")
 
     @staticmethod
     def trusted(
@@ -131,6 +141,7 @@ class Spec(Displayed):
         fields = spec.__dict__
         fields["dims"], fields["unconstrained"] = dims, unconstrained
         fields["unreduced"] = fields["reduced"] = _NONE
+        fields["unreduced_kind"] = "sum"
         return spec
 
     @staticmethod
@@ -161,7 +172,14 @@ class Spec(Displayed):
         rank = len(self.dims)
         while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
             rank -= 1
-        return Spec(self.dims[:rank], self.unconstrained, self.unreduced, self.reduced)
+        return self.with_dims(self.dims[:rank], self.unconstrained)
+
+    def with_dims(
+        self, dims: Sequence[tuple[str, ...]], unconstrained: frozenset[int] = _NONE
+    ) -> Spec:
+        """Returns a Spec with other dimensions and the same marks."""
+        marks = self.unreduced, self.reduced, self.unreduced_kind
+        return Spec(tuple(dims), unconstrained, *marks)
 
     def padded(self, rank: int) -> tuple[tuple[str, ...], ...]:
         """Extends `dims` to an array of this rank; the added dimensions are not split.
@@ -256,12 +274,14 @@ class Spec(Displayed):
         # Cached by hand, because cached_property takes a lock before Python 3.12.
         spec = self.__dict__.get("_jax")
         if spec is None:
-            PartitionSpec = _partition_spec()
+            PartitionSpec = _jax_sharding().PartitionSpec
             # jax turns ('x',) into 'x' and () into None.
             entries: list[object] = list(self.dims)
             for dim in self.unconstrained:
                 entries[dim] = PartitionSpec.UNCONSTRAINED
-            marks = {mark: frozenset(axes) for mark, axes in self.marks}
+            marks: dict[str, Any] = {m: frozenset(axes) for m, axes in self.marks}
+            if self.unreduced_kind != "sum":
+                marks["unreduced_kind"] = _jax_kind(self.unreduced_kind)
             spec = self.__dict__["_jax"] = PartitionSpec(*entries, **marks)
         return spec
 
@@ -277,6 +297,10 @@ class Spec(Displayed):
         parts = list(self.entry_strings)
         for mark, axes in self.marks:
             parts.append(f"{mark}={{{', '.join(map(quoted, axes))}}}")
+        if self.unreduced_kind != "sum":
+            parts.append(
+                f"unreduced_kind=jax.sharding.UnreducedKind.{self.unreduced_kind}"
+            )
         return f"P({', '.join(parts)})"
 
     __repr__ = __str__
@@ -328,15 +352,37 @@ def memory_of(spec: Spec | None) -> str | None:
 
 
 @cache
-def _partition_spec() -> Any:
+def _jax_sharding() -> Any:
     # The only import of jax outside of the `backend` folders.
     try:
-        from jax.sharding import PartitionSpec
+        from jax import sharding
     except ImportError as error:
         raise MissingPackage(
             "A PartitionSpec needs jax, which is not installed: pip install jax."
         ) from error
-    return PartitionSpec
+    return sharding
+
+
+def _jax_kind(kind: str) -> Any:  # an UnreducedKind, which jax 0.10 lacks
+    kinds = getattr(_jax_sharding(), "UnreducedKind", None)
+    if kinds is None:
+        raise SpecError(
+            f"The installed jax has no unreduced_kind; a partial {kind} needs jax 0.12."
+        )
+    return kinds[kind]
+
+
+def _kind_of(kind: object) -> str | None:
+    """The name of jax's UnreducedKind, or of text such as `"max"`."""
+    if kind is None:
+        return None
+    name = str(getattr(kind, "name", kind))
+    if name not in UNREDUCED_KINDS:
+        raise SpecError(
+            f"An unreduced_kind is one of {listed(UNREDUCED_KINDS, 'or')};"
+            f" got {shown(kind)}."
+        )
+    return name
 
 
 def is_unconstrained(value: object) -> bool:
@@ -372,6 +418,7 @@ def _format_entry(axes: Sequence[str]) -> str:
     return f"({', '.join(map(quoted, axes))})"
 
 
+_KEYWORDS = ("unreduced", "reduced", "unreduced_kind")
 _CALL = re.compile(r"\s*[\w.]*\b(?:P|PS|PartitionSpec)\s*\(")
 
 
@@ -397,13 +444,15 @@ def spec_of_call(call: Call) -> Spec:
     Raises:
         SpecError: for keywords or entries that PartitionSpec does not accept.
     """
-    if unknown := call.keywords.keys() - {"unreduced", "reduced"}:
+    if unknown := call.keywords.keys() - _KEYWORDS:
         raise SpecError(
-            "A spec is written as P('x', None), with unreduced= and reduced= as its only"
-            f" keywords; got {listed(sorted(unknown))}."
+            "A spec is written as P('x', None), and its only keywords are"
+            f" {listed(_KEYWORDS)}; got {listed(sorted(unknown))}."
         )
-    marks = {mark: axes or () for mark, axes in call.keywords.items()}
-    return Spec.of(*call.args, **marks)
+    keywords = dict(call.keywords)
+    kind = keywords.pop("unreduced_kind", None)
+    marks = {mark: axes or () for mark, axes in keywords.items()}
+    return Spec.of(*call.args, unreduced_kind=kind, **marks)
 
 
 def rank_problem(spec: Spec, rank: int) -> WrongRank | None:

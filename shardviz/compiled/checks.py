@@ -65,8 +65,8 @@ class FewerShards(Finding):
 
 
 @dataclass(frozen=True)
-class PartialSums(Finding):
-    """Devices hold partial sums over `axes`; jax gives no shards of such an array."""
+class PartialResults(Finding):
+    """Devices hold partial results over `axes`; jax gives no shards of such an array."""
 
     axes: tuple[str, ...]
 

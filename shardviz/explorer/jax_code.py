@@ -184,8 +184,7 @@ def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
 
 def _array_code(array: ArraySpec, spec: Spec) -> str:
     # As in a run, unconstrained dimensions of arguments are not split.
-    constrained = Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
-    placed = sharding_code(constrained, array.memory_kind)
+    placed = sharding_code(spec.with_dims(spec.dims), array.memory_kind)
     if not array.dtype.startswith("key<"):
         return f"jnp.ones({array.shape!r}, {array.dtype!r}, device={placed})"
     from shardviz.programs.backend.bridge import key_implementation  # loads jax

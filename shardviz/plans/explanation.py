@@ -153,9 +153,10 @@ class StoppedLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class UnreducedLine(Fact):
-    """The value is unreduced over an axis: its sum over the axis is still pending."""
+    """The value is unreduced over an axis: its sum, max or min is still pending."""
 
     axis: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,8 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
             if origin is not None and not requested:
                 for step, target in steps_to(plan, op, axis):
                     facts.append(_step_line(plan, step, target))
-    facts += [UnreducedLine(axis) for axis in sorted(op.spec.unreduced)]
+    kind = op.spec.unreduced_kind
+    facts += [UnreducedLine(axis, kind) for axis in sorted(op.spec.unreduced)]
     facts += [CostLine(c) for c in plan.collectives if c.value == op.name]
     return Explanation(plan, op, (*facts, *op.notes, *op.uncertain))
 

@@ -8,6 +8,8 @@ import sys
 import jax
 import pytest
 
+import shardviz as sv
+from shardviz.axis_rules.libraries import spec_of
 from shardviz.base.errors import LayoutError, SpecError
 from shardviz.base.layout import lay_out
 from shardviz.base.mesh import make_mesh
@@ -56,6 +58,10 @@ def test_typed_specs_are_read(text, dims):
         ("x, unreduced=y, reduced={'z', w}",
          Spec((X,), unreduced=frozenset("y"), reduced=frozenset("zw"))),
         ("unreduced={}", Spec()),
+        ("x, unreduced=y, unreduced_kind=max",
+         Spec((X,), unreduced=frozenset("y"), unreduced_kind="max")),
+        ("P('x', unreduced={'y'}, unreduced_kind=jax.sharding.UnreducedKind.min)",
+         Spec((X,), unreduced=frozenset("y"), unreduced_kind="min")),
     ],
 )  # fmt: skip
 def test_typed_marks_are_read(text, spec):
@@ -97,11 +103,32 @@ def test_specs_that_do_not_fit_are_refused(spec, mesh):
     ids=str,
 )  # fmt: skip
 def test_jax_reads_and_writes_the_same(theirs):
-    entries = getattr(theirs, "partitions", None)  # jax 0.10.2 and later
-    entries = tuple(theirs) if entries is None else entries
-    ours = Spec.of(*entries, unreduced=theirs.unreduced, reduced=theirs.reduced)
+    ours = spec_of(theirs)
     assert ours.to_jax() == theirs
     assert Spec.parse(str(ours)).to_jax() == theirs
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+def test_the_kind_of_partial_results_round_trips(kind):
+    kinds = getattr(jax.sharding, "UnreducedKind", None)
+    ours = Spec.of("x", unreduced={"y"}, unreduced_kind=kind)
+    assert Spec.parse(str(ours)) == ours != Spec.of("x")
+    if kinds is None and kind != "sum":  # before jax 0.12
+        with pytest.raises(SpecError):
+            ours.to_jax()
+        return
+    marks = {} if kinds is None else {"unreduced_kind": kinds[kind]}
+    theirs = P("x", unreduced={"y"}, **marks)
+    assert ours.to_jax() == theirs
+    layout = sv.layout((8,), theirs, EXPLICIT)
+    assert layout.spec == ours
+    assert sv.to_jax(layout).spec == theirs
+
+
+@pytest.mark.parametrize("spec", ["unreduced_kind=max", "unreduced=x, unreduced_kind=mean"])
+def test_kinds_of_no_partial_result_are_refused(spec):
+    with pytest.raises(SpecError):
+        Spec.parse(spec)
 
 
 def test_short_specs_are_equivalent_and_not_equal():

@@ -137,7 +137,7 @@ def test_a_planted_import_is_found(sources: dict[str, str], words: str):
         {"base__mesh": "import json, numpy\nfrom . import spec", "base__spec": ""},
         {"base__mesh": "from typing import *\nif TYPE_CHECKING:\n    import jax"},
         {"base__mesh": "import typing\nif typing.TYPE_CHECKING:\n    import jax"},
-        {"base__partition_spec": "def _partition_spec(s):\n    from jax.sharding import P"},
+        {"base__partition_spec": "def _jax_sharding(s):\n    from jax import sharding"},
         {"runs__backend__here": "import jax, numpy\nfrom shardviz.base import mesh",
          "base__mesh": ""},
         {"runs__backend__worker__run": "from .. import here", "runs__backend__here": ""},

@@ -170,7 +170,7 @@ def variants(
             choices.append((*without[:number], (*dim, axis), *without[number + 1 :]))
     choices.append(_without(dims, axes))
     for choice in dict.fromkeys(choices):
-        variant = Spec(choice, frozenset(), spec.unreduced, spec.reduced)
+        variant = spec.with_dims(choice)
         with contextlib.suppress(ShardvizError):  # skip misfits
             lay_out(tuple(shape), variant, mesh)
             if choice != dims:

@@ -139,8 +139,12 @@ def _split_by(spec: Spec, dim: int) -> str:
 
 
 def _marks(spec: Spec) -> list[tuple[str, str]]:
-    marks = {"unreduced": spec.unreduced, "reduced": spec.reduced}
-    return [(mark, ", ".join(sorted(axes))) for mark, axes in marks.items() if axes]
+    marks = []
+    for mark, axes in spec.marks:
+        if mark == "unreduced" and spec.unreduced_kind != "sum":
+            mark += f" {spec.unreduced_kind}"
+        marks.append((mark, ", ".join(axes)))
+    return marks
 
 
 def _axis_groups(specs: Sequence[Spec | Rule | PathRule]) -> dict[str, int]:

@@ -27,7 +27,7 @@ from shardviz.compiled.checks import (
     OtherType,
     OutputsStay,
     OwnShards,
-    PartialSums,
+    PartialResults,
     RoundingMoves,
     SameAsOriginal,
     ShardElsewhere,
@@ -74,9 +74,9 @@ def _fewer_shards(fact: FewerShards) -> str:
     return f"Only {fact.shards} devices of {fact.devices} hold it."
 
 
-def _partial_sums(fact: PartialSums) -> str:
+def _partial_results(fact: PartialResults) -> str:
     return (
-        f"Every device holds a partial sum, unreduced over {listed(fact.axes)}; jax gives"
+        f"Every device holds a partial result, unreduced over {listed(fact.axes)}; jax gives"
         " no shard indices or values of such an array."
     )
 
@@ -249,7 +249,7 @@ SENTENCES: Mapping[type[Finding], Callable[[Any], str]] = {
     ShardElsewhere: _elsewhere,
     ShardOutsideMesh: _outside_mesh,
     FewerShards: _fewer_shards,
-    PartialSums: _partial_sums,
+    PartialResults: _partial_results,
     SpecCompared: _spec,
     UnevenBlocks: _uneven_blocks,
     OtherType: _other_type,

@@ -40,8 +40,8 @@
 
 /**
  * A sharding as text, the axes of each dimension as [index in the mesh, parts, name], and the
- * unreduced axes.
- * @typedef {[ text: string, dims: [axis: number, parts: number, name: string][][], unreduced: string[], ]} PlanSpec
+ * unreduced axes with the kind of their partial results.
+ * @typedef {[ text: string, dims: [axis: number, parts: number, name: string][][], unreduced: [axis: string, kind: string][], ]} PlanSpec
  */
 
 /**

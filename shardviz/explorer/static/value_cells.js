@@ -116,8 +116,8 @@ function shardingCell({ dims, spec, unreduced }) {
   const words = shardingWords(dims);
   const split = dims.some((dim) => dim.length);
   const tags = dims.flatMap((dim) => (dim.length ? axisTags(dim) : h("span", { text: "–" })));
-  const sums = unreduced.map((axis) =>
-    badge(`Σ ${axis}`, `a partial sum on every device along ${axis}`),
+  const sums = unreduced.map(([axis, kind]) =>
+    badge(`${kind === "sum" ? "Σ" : kind} ${axis}`, `a partial ${kind} on each device of ${axis}`),
   );
   const about = { "aria-label": words, title: `${spec}: ${words}` };
   return cell("sv-vdims", [...(split ? tags : []), ...sums], about);

@@ -170,8 +170,9 @@ def _of_row(row: Request) -> Layout:
     """
     if row.spec is not None and row.spec.unreduced:
         raise LayoutError(
-            f"It is a partial sum over {listed(sorted(row.spec.unreduced))}: whoever moves"
-            " it has to add it up first."
+            f"It is a partial {row.spec.unreduced_kind} over"
+            f" {listed(sorted(row.spec.unreduced))}. Reshard it to a spec without unreduced"
+            " axes before it is moved."
         )
     if row.layout is None:
         raise LayoutError(row.problem or "Nothing says how it is split over that mesh.")

@@ -401,7 +401,9 @@ def _read_spec(attribute: ir.Attribute) -> Spec:
         dims.append(tuple(map(_axis, sdy.DimensionShardingAttr(dim).axes)))
     unreduced = frozenset(map(_axis, sharding.unreduced_axes))
     if unreduced:
-        return Spec(tuple(dims), unreduced=unreduced)
+        # jaxlib 0.10 has only sums.
+        kind = getattr(getattr(sharding, "reduction_op", None), "name", "sum").lower()
+        return Spec(tuple(dims), unreduced=unreduced, unreduced_kind=kind)
     return Spec.trusted(tuple(dims))
 
 

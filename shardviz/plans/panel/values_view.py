@@ -162,7 +162,7 @@ def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> JsonDict:
 
 
 def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[object]:
-    """Converts a spec to `[text, dimensions, unreduced axes]` for the page.
+    """Converts a spec to `[text, dimensions, unreduced axes with kind]` for the page.
 
     Each dimension is a list of axes: `[index in the mesh, size, text]`.
     """
@@ -175,7 +175,8 @@ def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[object]:
             parent, count = split_axis(axis, sizes)
             parts.append([numbers.get(parent, NOWHERE), count, axis])
         dims.append(parts)
-    return [str(spec), dims, sorted(spec.unreduced)]
+    partial = [[axis, spec.unreduced_kind] for axis in sorted(spec.unreduced)]
+    return [str(spec), dims, partial]
 
 
 def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int], ...]:

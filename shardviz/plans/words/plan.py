@@ -188,7 +188,7 @@ def _stopped(line: StoppedLine) -> str:
 
 
 def _unreduced(line: UnreducedLine) -> str:
-    return f"It is not summed over {line.axis} yet: each device along it holds a part."
+    return f"Each device along {line.axis} holds a partial {line.kind} of it."
 
 
 def _cost(line: CostLine) -> str:

@@ -409,8 +409,8 @@ def spec_tree(specs: PyTree, mesh: MeshSpec | None) -> PyTree:
             check_mesh(leaf, mesh, "out_specs")
         if spec is None or kind is None:
             return spec
-        marks = spec.unconstrained, spec.unreduced, spec.reduced
-        return ResultSpec(spec.dims, *marks, memory_kind=kind)
+        marks = spec.unreduced, spec.reduced, spec.unreduced_kind
+        return ResultSpec(spec.dims, spec.unconstrained, *marks, memory_kind=kind)
 
     return jax.tree.map(converted, specs, is_leaf=is_spec)
 

@@ -473,7 +473,7 @@ def left_to_compiler(program: Program) -> frozenset[int]:
 
 def placed_spec(spec: Spec) -> Spec:
     """Returns the spec to place an argument with, without unconstrained dimensions."""
-    return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
+    return spec.with_dims(spec.dims)
 
 
 def donated_leaves(program: Program) -> tuple[int, ...]:

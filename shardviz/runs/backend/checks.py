@@ -22,7 +22,7 @@ from shardviz.compiled.checks import (
     Finding,
     MeshOfOneDevice,
     NotOnOneDevice,
-    PartialSums,
+    PartialResults,
     ShardElsewhere,
     ShardOutsideMesh,
     ShardsInPlace,
@@ -64,7 +64,7 @@ def shards_check(
     """
     # jax returns no shards of an unreduced array.
     if axes := partial_axes(array):
-        return Check("indices", None, PartialSums(tuple(axes)), array=name)
+        return Check("indices", None, PartialResults(tuple(axes)), array=name)
     shards = array.addressable_shards
     # With several processes, each sees only the shards on its own devices.
     process = jax.process_index() if len(processes_of(list(ids))) > 1 else None
@@ -339,7 +339,7 @@ def _compared(
     for number, output in enumerate(lowered.traced.outputs):
         result = results[number]
         if axes := partial_axes(result):
-            finding = PartialSums(tuple(axes))
+            finding = PartialResults(tuple(axes))
             checks.append(Check("values", None, finding, array=output.name))
             continue
         comparison = Comparison(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ContextDecorator
 from types import MappingProxyType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -242,6 +242,27 @@ def summed(leaf: PyTree) -> PyTree:
     return jax.sharding.reshard(leaf, NamedSharding(leaf.sharding.mesh, full))
 
 
+def partial_result(value: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """Returns an unreduced array whose partial results combine to a value.
+
+    Args:
+        value: an array with the split dimensions of `sharding`.
+        sharding: a sharding with unreduced axes.
+    """
+    spec = sharding.spec
+    kind = getattr(spec, "unreduced_kind", None)  # jax 0.10 has only sums
+    if kind is None or kind.name == "sum":
+        return jax.sharding.reshard(value, sharding)
+    # jax refuses to reshard to a partial max or min, but its reductions return them.
+    axes = tuple(sorted(spec.unreduced))
+    devices = math.prod(sharding.mesh.shape[axis] for axis in axes)
+    copies = NamedSharding(sharding.mesh, PartitionSpec(axes, *spec.partitions))
+    stacked = jax.lax.broadcast(value, (devices,), out_sharding=copies)
+    # Typed as Any, because `out_sharding` is new in the jax that has these kinds.
+    reduce: Any = {"max": jax.lax.reduce_max, "min": jax.lax.reduce_min}[kind.name]
+    return reduce(stacked, (0,), out_sharding=sharding)
+
+
 class Inputs:
     """The arguments of one run: the user's values, or examples.
 
@@ -316,8 +337,9 @@ class Inputs:
         return example(array, sharding, position, position in self.positive)
 
     def _place(self, position: int) -> jax.Array:
-        final_sharding = sharding = self._sharding(position)
+        sharding = self._sharding(position)
         leaf = None if self.leaves is None else self.leaves[position]
+        partial = None
         if (
             isinstance(sharding, NamedSharding)
             and sharding.spec.unreduced
@@ -325,15 +347,13 @@ class Inputs:
         ):
             # jax creates an unreduced array only from an array on these devices.
             full = PartitionSpec(*sharding.spec.partitions)
-            kind = sharding.memory_kind
+            kind, partial = sharding.memory_kind, sharding
             sharding = NamedSharding(self.mesh, full, memory_kind=kind)
         if self.leaves is None:
             placed = self._example(position, sharding)
         else:
             placed = self._placed_value(position, leaf, sharding)
-        if sharding is final_sharding:
-            return placed
-        return jax.device_put(placed, final_sharding)
+        return placed if partial is None else partial_result(placed, partial)
 
     def _placed_value(
         self, position: int, leaf: PyTree, sharding: Sharding

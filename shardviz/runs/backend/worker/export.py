@@ -70,6 +70,7 @@ from shardviz.programs.backend.worker.messages import (
 )
 from shardviz.programs.program import Program
 from shardviz.runs.backend.compile import Lowered, compiler_options, lower
+from shardviz.runs.backend.inputs import partial_result
 from shardviz.runs.backend.runner import NotExportable
 
 _CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
@@ -398,9 +399,8 @@ def _(
 def _zero(result: ShapedArray) -> jax.Array:
     """Returns zeros of a result's type."""
     zero = jax.lax.full(result.shape, 0, result.dtype)
-    # Only an operation such as reshard can create an unreduced array.
     partial = result.sharding.spec.unreduced
-    return jax.sharding.reshard(zero, result.sharding) if partial else zero
+    return partial_result(zero, result.sharding) if partial else zero
 
 
 # jax must be able to lower the primitive, although `put_module` replaces the module.
