@@ -68,7 +68,7 @@ def test_cells_are_as_full_as_their_chunks(kind):
 def test_a_strip_has_the_first_still_and_the_end():
     panels = draw(ring("all-reduce", 8)).panels
     names = [p.labels[0].text for _, _, p in panels]
-    assert (names[0], names[-1], len(names)) == ("step 1", "end", 8)
+    assert (names[0], names[-1], len(names)) == ("start", "end", 8)
     assert [p.labels[0].text for _, _, p in draw(ring("all-gather", 1)).panels] == [
         "nothing is sent"
     ]
@@ -91,7 +91,7 @@ Step 2: Every device sends 1 chunk to its right neighbour; each then holds 3 of
 Step 3: Every device sends 1 chunk to its right neighbour; each then holds 4 of
   4.
 
-          start    step 1   step 2   end
+          start    after 1  after 2  end
 device 0  ■ · · ·  ■ · · ■  ■ · ■ ■  ■ ■ ■ ■
 device 1  · ■ · ·  ■ ■ · ·  ■ ■ · ■  ■ ■ ■ ■
 device 2  · · ■ ·  · ■ ■ ·  ■ ■ ■ ·  ■ ■ ■ ■

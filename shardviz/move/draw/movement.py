@@ -160,7 +160,7 @@ def movement_text(movement: Movement, width: int) -> str:
     Step 2: Every device sends 1 chunk to its right neighbour, which adds its own
       part: sums of 3 of 3 devices.
     <BLANKLINE>
-              start   step 1  end
+              start   after 1  end
     device 0  1 1 1   1 2 ·   ■ · ·
     device 1  1 1 1   · 1 2   · ■ ·
     device 2  1 1 1   2 · 1   · · ■
@@ -206,7 +206,7 @@ def _states(m: Movement) -> list[list[str]]:
     signs = {0: "·", m.contributors: "■"}
     tables = []
     for number, counts in enumerate(m.counts()):
-        table = [f"step {number}"]
+        table = [f"after {number}"]
         if number == 0:
             table = ["start"]
         elif number == len(m.steps):

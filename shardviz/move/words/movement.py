@@ -181,7 +181,7 @@ def caption(m: Movement, steps_done: int) -> str:
         return f"After {plural(steps_done, 'step')}: what every device has."
     step = m.steps[steps_done]
     largest = f"{bytes_text(step.bytes)} per device"
-    return f"Step {steps_done + 1} of {len(m.steps):,}, {largest}: {step.words}"
+    return f"Next, step {steps_done + 1} of {len(m.steps):,}, {largest}: {step.words}"
 
 
 def still_title(m: Movement, steps_done: int) -> str:
@@ -190,7 +190,7 @@ def still_title(m: Movement, steps_done: int) -> str:
         return "nothing is sent"
     if steps_done == len(m.steps):
         return "end"
-    return f"step {steps_done + 1}"
+    return f"after step {steps_done}" if steps_done else "start"
 
 
 def _algorithm(m: Movement) -> str:
