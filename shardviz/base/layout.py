@@ -161,8 +161,8 @@ def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
 class Layout(Displayed):
     """The shard of one array that each device holds; returned by `shardviz.layout`.
 
-    Layouts are equal if shape, dtype, partial sums and the block of every device are, for
-    any axes of the mesh and any names and rules.
+    Layouts are equal if their shape, dtype, partial results and every device's block are
+    equal; mesh axes, names and rules may differ.
 
     Attributes:
         shape: the global shape, in elements.
@@ -218,9 +218,10 @@ class Layout(Displayed):
     @property
     def _key(self) -> tuple[object, ...]:
         """The fields in which equal layouts agree; cheap for any number of devices."""
-        unreduced = self.spec.unreduced if self.spec is not None else frozenset()
-        devices = self.mesh.size
-        return self.shape, self.dtype, self.shard_shape, devices, unreduced
+        partial = None
+        if self.spec is not None and self.spec.unreduced:
+            partial = self.spec.unreduced, self.spec.unreduced_kind
+        return self.shape, self.dtype, self.shard_shape, self.mesh.size, partial
 
     @property
     def rank(self) -> int:

@@ -54,7 +54,7 @@ class Spec(Displayed):
 
     A Spec equals another with the same entries, and jax's PartitionSpec of these entries.
     As in jax, `P('x')` and `P('x', None)` differ; `equivalent` compares the layouts.
-    jax hashes a PartitionSpec by identity, so a dict finds specs only by specs.
+    jax hashes a PartitionSpec by identity, so a dict finds Specs only by Specs.
 
     Attributes:
         dims: for each dimension, the mesh axes that split it, major to minor; `()` for
@@ -84,9 +84,13 @@ class Spec(Displayed):
         if self is other:
             return True
         if type(other) is Spec:
-            marks = self.unconstrained, self.unreduced, self.reduced
-            other_marks = other.unconstrained, other.unreduced, other.reduced
-            return self.dims == other.dims and marks == other_marks
+            return (
+                self.dims == other.dims
+                and self.unconstrained == other.unconstrained
+                and self.unreduced == other.unreduced
+                and self.reduced == other.reduced
+                and self.unreduced_kind == other.unreduced_kind
+            )
         # Compare class names, as jax may be missing.
         if type(other).__name__ not in ("P", "PartitionSpec"):
             return NotImplemented

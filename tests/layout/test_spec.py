@@ -140,6 +140,12 @@ def test_short_specs_are_equivalent_and_not_equal():
     assert Spec.of(None, None).equivalent(Spec())
 
 
+def test_partial_results_of_two_kinds_differ():
+    total, largest = (Spec.of(unreduced={"x"}, unreduced_kind=kind) for kind in ("sum", "max"))
+    assert total != largest
+    assert not total.equivalent(largest)
+
+
 def test_without_jax_a_spec_says_what_it_needs():
     code = (
         "import sys; sys.modules['jax'] = None\n"
