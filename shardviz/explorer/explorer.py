@@ -34,6 +34,8 @@ from shardviz.compiled.panel.stages_panel import StagesPanel
 from shardviz.compiled.panel.stages_view import StageViews
 from shardviz.compiled.panel.timeline_panel import TimelinePanel
 from shardviz.compiled.report import Report
+from shardviz.compiled.stages import Stages
+from shardviz.draw.picture import Picture
 from shardviz.explorer import html_page, jax_code
 from shardviz.explorer.background import close_together, start_beats
 from shardviz.explorer.cell_outputs import CellOutputs, running_cell
@@ -177,6 +179,26 @@ class Explorer(anywidget.AnyWidget):
     def code(self) -> str:
         """Returns JAX code for the current state, to paste into a new cell."""
         return jax_code.code(self.session.now)
+
+    def _draw_(self, **options: Any) -> Picture:
+        from shardviz.pictures import draw
+
+        return draw(self.session.program, **options)
+
+    def _text_(self) -> str:
+        from shardviz.pictures import to_text
+
+        now, results = self.session.now, self.planner.state
+        texts = [to_text(now.program)]
+        if plan := results.plan_of(now.revision):
+            report = results.report_of(now.revision, now.target)
+            texts.append(to_text(Stages(now.program, plan, report)))
+        return "\n\n".join(texts)
+
+    __str__ = _text_
+
+    def __repr__(self) -> str:
+        return f"Explorer({self.session.program!r})"
 
     def save_html(self, path: str | Path) -> Path:
         """Writes the Explorer as one HTML file that needs neither kernel nor network.

@@ -161,3 +161,18 @@ def test_the_example_says_what_else_can_be_opened():
     assert eval(codes[-1], {"sv": sv}).session.mesh.size == 16  # noqa: S307
     made.close()
     assert "hints" not in sv.explore([W_IN], mesh=MESH).view
+
+
+def test_an_explorer_prints_what_it_shows():
+    program = sv.program(lambda w: w.sum(), W_IN, mesh=MESH, rules=RULES)
+    explorer = sv.explore(program)
+    assert str(explorer) == sv.text(program) == sv.text(explorer)
+    assert repr(program) in repr(explorer)
+    assert "\n" not in repr(explorer)
+    assert sv.plot(explorer).axes
+    explorer.follow()
+    explorer.wait()
+    stages = sv.Stages(program, explorer.plan)
+    assert str(explorer).startswith(sv.text(program))
+    assert sv.text(stages).splitlines()[1] in str(explorer)
+    explorer.close()
