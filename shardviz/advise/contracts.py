@@ -45,7 +45,7 @@ from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.stages import Stages
 from shardviz.compiled.too_large import TooLarge
-from shardviz.hardware.targets import TargetLike
+from shardviz.hardware.targets import TargetLike, check_target
 from shardviz.hardware.topology import Topology, is_described
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import array_bytes, bytes_per_device
@@ -189,8 +189,7 @@ class Expectation:
                 differs from the mesh's, or this machine cannot compile for it.
         """
         __tracebackhide__ = True
-        if target is None:
-            target = self.target
+        target = self.target if target is None else check_target(target)
         capacity, device = self._capacity(target)
         self._check_memory(capacity, device, target)
         return self

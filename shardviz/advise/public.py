@@ -20,7 +20,7 @@ from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.public import compile
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
-from shardviz.hardware.targets import Target, TargetLike
+from shardviz.hardware.targets import TargetLike, check_target
 from shardviz.move.public.collectives import chosen_collective
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
@@ -38,7 +38,7 @@ def changes(
     *arrays: PyTree,
     collective: Collective | int | str | None = None,
     goal: str | None = None,
-    target: str | Target | None = None,
+    target: TargetLike = None,
     **keywords: Any,
 ) -> Changes:
     """Finds edits that remove or shrink a collective, or lower the peak memory.
@@ -93,6 +93,7 @@ def changes(
         )
     elif arrays:
         (collective,) = arrays
+    target = check_target(target)
     program, compile_target = source, target
     if isinstance(source, (Report, Plan)):
         program = source.of
@@ -160,7 +161,7 @@ def search(
     *arrays: PyTree,
     over: str | Sequence[str] | None = None,
     under: str | int | None = None,
-    target: str | Target | None = None,
+    target: TargetLike = None,
     seconds: float | None = None,
     **keywords: Any,
 ) -> Search:
@@ -208,12 +209,13 @@ def search(
     """
     own = {"over": over, "under": under, "target": target, "seconds": seconds}
     program = program_of(program, "search", arrays, keywords, own)
+    target = check_target(target)
     limit = None
     if under is not None:
         limit = parse_bytes(under, "under", ProgramError)
     if isinstance(over, str):
         over = (over,)
-    name = target.name if isinstance(target, Target) else target or ""
+    name = (target or "") if isinstance(target, str | None) else target.name
     with needed_by("sv.search"):
         from shardviz.advise.backend import search
     with StageClock(program.name, after=3.0, lines=True) as clock:
@@ -262,6 +264,7 @@ def expect(
     from shardviz.advise.contracts import Expectation
 
     subject = _program_or_value(program, "expect", arrays, keywords, {"target": target})
+    target = check_target(target)
     return Expectation(subject, target, stage, _compile_for, plan)
 
 
@@ -310,6 +313,7 @@ def lock(
     if isinstance(program, (str, os.PathLike)):
         return read_lock(program)
     subject = _program_or_value(program, "lock", arrays, keywords, {"target": target})
+    target = check_target(target)
     expectation = Expectation(subject, target, compile=_compile_for, plan=plan)
     return expectation.locked(collectives)
 

@@ -42,7 +42,7 @@ from shardviz.base.typing import (
     ShapeLike,
     SpecLike,
 )
-from shardviz.hardware.targets import Target
+from shardviz.hardware.targets import Target, checked_text
 from shardviz.hardware.topology import Topology
 from shardviz.programs.program import Program
 
@@ -228,6 +228,8 @@ def capacity_of(
     """Returns a target's bytes per device, title, and a function to count devices."""
     if isinstance(target, Target):
         target = target.topology or target.name
+    elif isinstance(target, str):
+        checked_text(target)
     topology = as_topology(target)
     size = topology.chip.device_bytes
     if size is None:

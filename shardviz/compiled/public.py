@@ -11,7 +11,7 @@ from shardviz.base.errors import needed_by
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report
-from shardviz.hardware.targets import TargetLike
+from shardviz.hardware.targets import TargetLike, check_target
 from shardviz.plans.public import plan_for_target
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program_of
@@ -49,8 +49,8 @@ def compile(
         the plan, and `.roofline` multiplies loops by their trip counts.
 
     Raises:
-        ShardvizError: if jax is not installed. If the program fails, the Report has an
-            `.error`.
+        ShardvizError: if jax is not installed, or if there is no such target. If the
+            program fails, the Report has an `.error`.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> sv.compile(jnp.sin, sv.array("x", (8,)), mesh="data=1").error
@@ -58,6 +58,7 @@ def compile(
     arrays, target = target_after_program(program, arrays, target)
     public_only = {"target": target, "options": options}
     program = program_of(program, "compile", arrays, keywords, public_only)
+    target = check_target(target)
     with needed_by("sv.compile"):
         from shardviz.runs.backend.hosts import run
     if options is not None:
@@ -124,8 +125,8 @@ def stages(
         with their source lines.
 
     Raises:
-        ShardvizError: if jax is not installed, or for anything that isn't a program. If
-            the program fails, the failed stage has the error instead.
+        ShardvizError: if jax is not installed, or if there is no such program or
+            target. If the program fails, the failed stage has the error instead.
 
     >>> import shardviz as sv
     >>> x = sv.array("x", (64,), spec="data")
@@ -135,6 +136,7 @@ def stages(
 
     arrays, target = target_after_program(program, arrays, target)
     program = program_of(program, "stages", arrays, keywords, {"target": target})
+    target = check_target(target)
     # Plan first, so that a failed compile still has a plan.
     planned = plan_for_target(program, target)
     with needed_by("sv.stages"):

@@ -6,7 +6,6 @@ Attached devices are not looked up here, because that would start jax's backend.
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +17,21 @@ import numpy as np
 from shardviz.advise.words.problems import other_size
 from shardviz.base.array_spec import format_names
 from shardviz.base.errors import TargetError
-from shardviz.base.format import plural, shown
+from shardviz.base.format import plural
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.report import Report
 from shardviz.explorer.words import explorer as wording
 from shardviz.hardware.chips import find_chip
 from shardviz.hardware.interconnect import device_rows
-from shardviz.hardware.targets import only_described
-from shardviz.hardware.topology import Topology, even_topology, is_described
-
-_HOSTS = re.compile(
-    r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE
+from shardviz.hardware.targets import (
+    SIMULATED,
+    checked_text,
+    hosts_in_text,
+    only_described,
 )
-_SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
+from shardviz.hardware.topology import Topology, even_topology
+
 _PLAIN = ("", "attached", "cpu")
 EXAMPLES = (
     "tpu:v5e:4x4",
@@ -84,43 +84,24 @@ def hosts_size(target: str) -> tuple[int, int] | None:
     group = hosts_of(target)
     if group is not None:
         return len(group.processes), group.devices
-    match = _HOSTS.fullmatch(target)
-    if match is None:
-        return None
-    return int(match[1]), int(match[1]) * int(match[2])
+    hosts = hosts_in_text(target)
+    return hosts and (hosts[0], hosts[0] * hosts[1])
 
 
 def checked_target(text: str) -> str:
-    """Returns a typed target in its canonical form.
+    """Returns a typed target in its canonical form, or the name of running processes.
 
     Raises:
         TargetError: if there is no such target.
-
-    >>> checked_target(" CPU : 64"), checked_target("TPU:v5e:4x4")
-    ('cpu:64', 'tpu:v5e:4x4')
     """
     if hosts_of(text.strip()) is not None:
         return text.strip()
-    match = _HOSTS.fullmatch(" ".join(text.split()))
-    if match is not None:
-        return f"{plural(int(match[1]), 'host')} x {int(match[2])}, local"
-    word = text.strip().lower()
-    if word in (*_PLAIN, "tpu", "gpu"):
-        return word
-    match = _SIMULATED.fullmatch(word)
-    if match is not None and int(match[1]) > 0:
-        return f"cpu:{int(match[1])}"
-    if word.split(":")[0].strip() in ("tpu", "gpu") or is_described(word):
-        return str(Topology.parse(word))
-    raise TargetError(
-        f"No target is called {shown(text)}. Write 'attached', 'cpu', 'cpu:64',"
-        " '2 hosts x 4', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for this machine."
-    )
+    return checked_text(text)
 
 
 def is_simulated(target: str) -> bool:
     """Whether a target can use simulated CPU devices: `cpu`, `cpu:N`, or `""`."""
-    return target == "" or _SIMULATED.fullmatch(target) is not None
+    return target == "" or SIMULATED.fullmatch(target) is not None
 
 
 @lru_cache(maxsize=64)
@@ -149,7 +130,7 @@ def target_title(target: str) -> str:
         return topology.title
     if hosts_size(target) is not None:
         return target
-    match = _SIMULATED.fullmatch(target)
+    match = SIMULATED.fullmatch(target)
     if match is not None and match[1]:
         return f"simulated CPU × {int(match[1]):,}"
     if match is not None:
@@ -172,7 +153,7 @@ def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
     MeshSpec('data=8, model=2')
     """
     topology, running = topology_of(target), hosts_size(target)
-    match = _SIMULATED.fullmatch(target)
+    match = SIMULATED.fullmatch(target)
     count, hosts = mesh.size, len(mesh.processes)
     if topology is not None:
         count, target_hosts = topology.size, topology.hosts

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from shardviz.base.display import Displayed, sentence
 from shardviz.base.errors import TargetError
-from shardviz.hardware.topology import Topology
+from shardviz.base.format import plural, shown, suggestion
+from shardviz.hardware.topology import EXAMPLES, Topology, is_described
+
+#: Targets that are one word; jax also calls GPUs by the names of their software.
+WORDS = ("", "attached", "cpu", "gpu", "tpu", "cuda", "rocm")
+SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
+_HOSTS = re.compile(
+    r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,9 +100,70 @@ class JoinedProcesses(Protocol):
     """Processes that `sv.hosts` has joined into one target."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def device_ids(self) -> Sequence[int]: ...
 
 
 TargetLike: TypeAlias = str | Target | JoinedProcesses | None
 """Devices to compile for: text such as `"tpu:v5e:4x4"`, a Target, the result of
 `sv.hosts`, or None for attached devices."""
+
+
+def hosts_in_text(text: str) -> tuple[int, int] | None:
+    """Returns how many local hosts, and devices of each, a target means; else None.
+
+    >>> hosts_in_text("2 hosts x 4, local"), hosts_in_text("cpu:8")
+    ((2, 4), None)
+    """
+    match = _HOSTS.fullmatch(" ".join(text.split()))
+    return match and (int(match[1]), int(match[2]))
+
+
+def checked_text(text: str) -> str:
+    """Returns a typed target in its canonical form, whether or not it is available.
+
+    Raises:
+        TargetError: if there is no such target; the message has the nearest name.
+
+    >>> checked_text(" CPU : 64"), checked_text("TPU:v5e:4x4"), checked_text("2 host x 4")
+    ('cpu:64', 'tpu:v5e:4x4', '2 hosts x 4, local')
+    """
+    processes, comma, origin = text.strip().partition(", ipyparallel")
+    if (hosts := hosts_in_text(processes)) and not origin:
+        return f"{plural(hosts[0], 'host')} x {hosts[1]}{comma or ', local'}"
+    word = text.strip().lower()
+    if word in WORDS:
+        return word
+    simulated = SIMULATED.fullmatch(word)
+    if simulated is not None and int(simulated[1]) > 0:
+        return f"cpu:{int(simulated[1])}"
+    if word.split(":")[0].strip() in ("tpu", "gpu") or is_described(word):
+        return str(Topology.parse(word))
+    names = ("attached", "cpu", "cpu:8", "gpu", "tpu", "2 hosts x 4", *EXAMPLES)
+    raise TargetError(f"No target is called {shown(text)}.{suggestion(word, names)}")
+
+
+def check_target(target: TargetLike | Topology) -> TargetLike:
+    """Returns a target that a user passed; a Topology as its text.
+
+    A target that is not available here is not an error: only a compile or run finds out.
+
+    Raises:
+        TargetError: if there is no such target.
+
+    >>> check_target("cpu:8"), check_target(Topology.parse("v5e-16"))
+    ('cpu:8', 'tpu:v5e:4x4')
+    """
+    if isinstance(target, Topology):
+        return str(target)
+    if isinstance(target, str):
+        checked_text(target)
+    elif target is not None and not isinstance(target, Target):
+        # Hosts have a name, unlike meshes and layouts.
+        if not (hasattr(target, "name") and hasattr(target, "device_ids")):
+            raise TargetError(
+                f"A target is text such as 'cpu:8' or 'attached'; got {shown(target)}."
+            )
+    return target

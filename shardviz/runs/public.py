@@ -17,7 +17,7 @@ from shardviz.compiled.public import (
     with_operation_times,
 )
 from shardviz.compiled.report import Report
-from shardviz.hardware.targets import TargetLike, Targets
+from shardviz.hardware.targets import TargetLike, Targets, check_target
 from shardviz.plans.public import plan_for_target
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program_of
@@ -52,8 +52,8 @@ def run(
             those of `sv.program`, such as `mesh=` and `rules=`.
 
     Raises:
-        ShardvizError: if jax is not installed. If the program fails, this function
-            returns a Report with an `.error`.
+        ShardvizError: if jax is not installed, or if there is no such target. If the
+            program fails, this function returns a Report with an `.error`.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> sv.run(jnp.sin, sv.array("x", (8,)), mesh="data=1").ok
@@ -71,6 +71,7 @@ def run(
         public_only = {"target": target, "repeat": None if repeat == 1 else repeat}
         program = program_of(program, "run", values, keywords, public_only)
         values = calls.values_in_call(program.fn, _positional(values, keywords))
+    target = check_target(target)
     with progress_clock(program) as clock:
         report = run.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock

@@ -15,7 +15,8 @@ from shardviz.explorer.targets import (
 from shardviz.gallery import programs
 
 WRONG = (
-    "moon", "cpu:0", "cpu:1.5", "cpu:99999999", "tpu:v5e:4", "tpu:v9:4x4", "gpu:h100", "attached:8",
+    "moon", "0 hosts x 4",
+    "cpu:0", "cpu:1.5", "cpu:99999999", "tpu:v5e:4", "tpu:v9:4x4", "gpu:h100", "attached:8",
 )  # fmt: skip
 
 

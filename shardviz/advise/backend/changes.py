@@ -53,7 +53,7 @@ from shardviz.advise.edits import (
 from shardviz.base.collective import Collective
 from shardviz.compiled.op_costs import op_costs
 from shardviz.compiled.report import Report, peak_bytes
-from shardviz.hardware.targets import Target
+from shardviz.hardware.targets import TargetLike
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.plans.plan import Plan
 from shardviz.programs.program import Program
@@ -94,7 +94,7 @@ class _RankedTrial(NamedTuple):
 
 
 def compiled(
-    program: Program, target: Target | str | None, clock: Callable[[str], None]
+    program: Program, target: TargetLike, clock: Callable[[str], None]
 ) -> Report:
     """Compiles a program and keeps the result in `sv.cache`."""
     return compile_program(program, target, cache=cache, progress=clock)
@@ -103,7 +103,7 @@ def compiled(
 def find_changes(
     program: Program,
     collective: Collective | str,
-    target: Target | str | None = None,
+    target: TargetLike = None,
     clock: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     report: Report | None = None,

@@ -41,7 +41,7 @@ from shardviz.compiled.checks import (
 from shardviz.compiled.op_costs import op_costs
 from shardviz.compiled.report import Report, peak_bytes
 from shardviz.compiled.roofline import with_operations
-from shardviz.hardware.targets import Target
+from shardviz.hardware.targets import TargetLike
 from shardviz.plans.backend.build_plan import plan_program
 from shardviz.plans.plan import Plan
 from shardviz.programs import failure
@@ -157,7 +157,7 @@ class Trials:
     def __init__(
         self,
         program: Program,
-        target: Target | str | None = None,
+        target: TargetLike = None,
         clock: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         before: Report | None = None,
@@ -398,7 +398,7 @@ class Trials:
             A Report with the collectives right after partitioning; the final program's
             may differ. Its `cost` counts a loop body once.
         """
-        target: Target | str | None = f"cpu:{program.mesh.size}"
+        target: TargetLike = f"cpu:{program.mesh.size}"
         options = _QUICK | _donated(program)
         if self.on_target:
             options, target = program.options, self.target
@@ -407,7 +407,7 @@ class Trials:
             return report
         return report.replace(collectives=report.partitioned)
 
-    def compiled(self, program: Program, target: Target | str | None = None) -> Report:
+    def compiled(self, program: Program, target: TargetLike = None) -> Report:
         """Compiles a program for the target."""
         return compile_program(
             program,

@@ -16,7 +16,7 @@ from shardviz.advise.backend.trials import Trials
 from shardviz.advise.candidates import Changes, Refusal, sent_bytes
 from shardviz.advise.edits import EditTypes, MakeExplicit
 from shardviz.compiled.checks import Check
-from shardviz.hardware.targets import Target
+from shardviz.hardware.targets import TargetLike
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.refused import TypedForm, explicit_form, typed_form
 from shardviz.programs.backend.trace import trace
@@ -27,7 +27,7 @@ from shardviz.programs.refusals import SkipCheck, TypeEdit, TypeRefusal
 def typed_changes(
     program: Program,
     goal: str,
-    target: Target | str | None = None,
+    target: TargetLike = None,
     clock: Callable[[str], None] | None = None,
 ) -> Changes:
     """Edits a program's types so that jax accepts it, then compiles and compares it.

@@ -25,7 +25,14 @@ from shardviz.base.errors import ShardvizError, TargetError
 from shardviz.base.format import plural, shown
 from shardviz.base.mesh import MAX_DEVICES, MeshSpec
 from shardviz.compiled.checks import Finding, NotOnTorus
-from shardviz.hardware.targets import Target, TargetLike, Targets, only_described
+from shardviz.hardware.targets import (
+    WORDS,
+    Target,
+    TargetLike,
+    Targets,
+    checked_text,
+    only_described,
+)
 from shardviz.hardware.topology import (
     EXAMPLES,
     Topology,
@@ -44,9 +51,6 @@ from shardviz.programs.backend.devices import (
 )
 
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
-_HOW = (
-    "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."
-)
 
 
 def targets() -> Targets:
@@ -172,8 +176,9 @@ def choose(text: TargetLike, needed: int) -> Target:
         ask_for_cpus(count, exactly=bool(colon))
         refuse_too_few("cpu", len(attached_devices("cpu")), count)
         return Target("cpu", "cpu", count)
-    if word not in ("", "attached", *_PLATFORMS):
-        raise TargetError(f"No target is called {shown(word)}. {_HOW}")
+    if word not in WORDS:
+        checked_text(word)
+        raise TargetError(f"No processes are called {shown(word)} here.")
     ask_for_cpus(needed)
     devices = attached_devices(_PLATFORMS.get(word))
     platform = devices[0].platform

@@ -6,7 +6,6 @@ becomes the `error` of the Report, with the stage and process in which it occurr
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from shardviz.base.typing import PyTree
 from shardviz.compiled.checks import IdleProcesses, OutputsStay
 from shardviz.compiled.processes import prepared_report
 from shardviz.compiled.report import Report
-from shardviz.hardware.targets import Target, TargetLike
+from shardviz.hardware.targets import Target, TargetLike, hosts_in_text
 from shardviz.programs.backend.devices import MOST_SIMULATED
 from shardviz.programs.failure import CancelledIn, Failure
 from shardviz.programs.program import Program
@@ -43,9 +42,6 @@ from shardviz.runs.backend.worker.run import Elsewhere
 
 # Maximum bytes of outputs to send to the kernel.
 MOST_GATHERED = 64 << 20
-_TEXT = re.compile(
-    r"\s*(\d{1,3})\s*hosts?\s*[x×*]\s*(\d{1,4})\s*(?:,\s*local)?\s*", re.IGNORECASE
-)
 
 
 def make_hosts(
@@ -120,9 +116,9 @@ def chosen(target: TargetLike) -> Hosts | None:
     for hosts in running():
         if hosts.name == text:
             return hosts
-    if (match := _TEXT.fullmatch(text)) is None:
+    if (sizes := hosts_in_text(text)) is None:
         return None
-    count, devices = int(match[1]), int(match[2])
+    count, devices = sizes
     for hosts in running():
         if hosts.name == f"{plural(count, 'host')} x {devices}, local":
             return hosts
@@ -181,7 +177,7 @@ def _names_hosts(target: TargetLike) -> bool:
     if not isinstance(target, str):
         return False
     is_running = any(hosts.name == target for hosts in running())
-    return is_running or _TEXT.fullmatch(target) is not None
+    return is_running or hosts_in_text(target) is not None
 
 
 class OnHosts(Elsewhere):
