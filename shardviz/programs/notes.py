@@ -53,6 +53,17 @@ class JitDiffers(Note):
 
 
 @dataclass(frozen=True)
+class JitStays(Note):
+    """A jitted function was given other arguments of `jax.jit`, which are not used.
+
+    Attributes:
+        settings: the settings that differ, such as `"donation"`.
+    """
+
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NoRules(Note):
     """An array has logical names, but the program has no rules.
 

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 
 
-@pytest.mark.parametrize("keyword", ["rule", "in_shardings", "foo"])
+@pytest.mark.parametrize("keyword", ["rule", "in_sharding", "foo"])
 def test_unknown_keywords_are_refused(keyword):
     with pytest.raises(sv.ShardvizError):
         sv.program(lambda x: x, sv.array("x", (8,)), mesh="data=1", **{keyword: 1})  # type: ignore[arg-type]

@@ -46,10 +46,16 @@ from shardviz.programs.backend.arguments import (
     without_rules_note,
 )
 from shardviz.programs.backend.bridge import adopt_mesh, to_jax
-from shardviz.programs.backend.calls import BoundCall, Call, is_of, read_call
+from shardviz.programs.backend.calls import (
+    BoundCall,
+    Call,
+    is_of,
+    jit_settings_of,
+    read_call,
+)
 from shardviz.programs.backend.jaxprs import meshes_in
 from shardviz.programs.backend.mesh_context import mesh_context
-from shardviz.programs.notes import JitDiffers, JitUnreadable
+from shardviz.programs.notes import JitDiffers, JitStays, JitUnreadable
 from shardviz.programs.program import Program, function_name
 
 #: The structure of a pytree. jax exports this class as a value, not as a type.
@@ -71,18 +77,35 @@ def build_program(
     name: str = "",
     keywords: Mapping[str, PyTree] | None = None,
     axis_names: Names | None = None,
+    jit_arguments: Mapping[str, object] | None = None,
 ) -> Program:
     """Builds a Program from a function and its arguments, as `sv.program` takes them.
 
     If the function is under `jax.jit`, its shardings, donation and options are used
-    unless others are given.
+    unless others are given as `in_specs`, `out_specs` or `donate`.
 
     Raises:
         ProgramError: if the arguments don't fit together.
     """
     warn_if_untested()
-    call = read_call(fn, args, keywords or {})
+    added = jit_settings_of(fn, jit_arguments or {})
+    call = read_call(fn, args, keywords or {}, added)
     settings, context = call.jitted.settings, mesh_context()
+    # Names of the settings of jax.jit that differ from `jit_arguments`, and stay.
+    stays = list(call.differing)
+    in_shardings, out_shardings = added.in_shardings, added.out_shardings
+    if settings.in_shardings is not None:
+        if _differ(settings.in_shardings, in_shardings):
+            stays.append("in_shardings")
+        in_shardings = None
+    if settings.out_shardings is not None:
+        if _differ(settings.out_shardings, out_shardings):
+            stays.append("out_shardings")
+        out_shardings = None
+    if in_shardings is not None:
+        in_specs = in_shardings
+    if out_shardings is not None:
+        out_specs = out_shardings
     arrays, tree, on = program_arrays(
         call.arguments,
         call.fn,
@@ -94,13 +117,17 @@ def build_program(
         axis_names=axis_names,
     )
     jit_mesh = mesh_of_shardings((settings.in_shardings, settings.out_shardings))
-    meshes = {"given": mesh, "arrays": on or jit_mesh, "context": context.mesh}
+    specs_mesh = mesh_of_shardings((in_specs, out_specs))
+    on = on or jit_mesh or specs_mesh
+    meshes = {"given": mesh, "arrays": on, "context": context.mesh}
     mesh, mesh_from = _first_mesh(call, meshes) or _mesh_in(call, arrays, tree)
     if mesh_from != "given":
         _refuse_single_devices(call, arrays, mesh)
     notes: list[str] = []
     if call.jitted.unreadable:
         notes.append(str(JitUnreadable(call.jitted.unreadable)))
+    if stays:
+        notes.append(str(JitStays(tuple(stays))))
     if rules is None:
         notes += without_rules_note(arrays, call.arguments)
     placed = list(arrays)
@@ -108,8 +135,11 @@ def build_program(
         specs = _for_arguments(in_specs, call)
         if len(call.names) == 1 and not isinstance(specs, (tuple, list)):
             specs = (specs,)
-        for i, leaf in enumerate(spec_leaves(specs, tree, "in_specs")):
-            check_mesh(leaf, mesh, f"in_specs of {arrays[i].name}")
+        word = "in_specs" if in_shardings is None else "in_shardings"
+        for i, leaf in enumerate(spec_leaves(specs, tree, word)):
+            check_mesh(leaf, mesh, f"{word} of {arrays[i].name}")
+            if in_shardings is not None:
+                _refuse_other_sharding(placed[i], leaf)
             placed[i] = with_spec(placed[i], leaf)
     differing = []  # settings that differ between jax.jit and the caller
     if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
@@ -153,6 +183,25 @@ def build_program(
         context=context if has_context else None,
         mesh_from=mesh_from,
     )
+
+
+def _differ(jitted: PyTree, shardings: PyTree) -> bool:
+    """True if shardings are given, and are others than those of `jax.jit`."""
+    if shardings is None:
+        return False
+    return spec_tree(jitted, None) != spec_tree(shardings, None)
+
+
+def _refuse_other_sharding(array: ArraySpec, leaf: SpecLike) -> None:
+    """Raises if `in_shardings` differ from the sharding of an array, as in jax."""
+    spec = as_spec(leaf)
+    if spec is None or array.spec is None:
+        return
+    if not spec.equivalent(array.spec):
+        raise ProgramError(
+            f"in_shardings of {array.name} is {spec}, and the array's own sharding is"
+            f" {array.spec}. jax refuses such a call: leave one of the two out."
+        )
 
 
 def _jit_specs(call: Call, tree: PyTreeDef) -> list[SpecLike]:

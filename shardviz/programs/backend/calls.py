@@ -25,12 +25,15 @@ from shardviz.base.backend.jax_compat import (
     jit_settings,
 )
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import listed, shown
+from shardviz.base.format import joined, listed, shown
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.programs.backend.arguments import (
+    as_spec,
     is_array,
     is_number,
+    is_spec,
     leaves_with_paths,
     parameter_names,
     path_name,
@@ -72,6 +75,42 @@ class Jitted:
     bound: tuple[PyTree, ...] = ()
     keywords: Mapping[str, PyTree] = field(default_factory=dict)
     pmapped: Pmapped | None = None
+
+    def with_arguments(self, added: JitSettings) -> tuple[Jitted, tuple[str, ...]]:
+        """Adds arguments of `jax.jit` to those that the function is jitted with.
+
+        Args:
+            added: the arguments; positions don't count bound arguments.
+
+        Returns:
+            The function with both, and the names of the arguments that differ. For
+            these, the function's own values stay.
+
+        Raises:
+            ProgramError: for a function under `jax.pmap`.
+        """
+        if self.pmapped is not None and added != JitSettings():
+            raise ProgramError(
+                "jax.pmap compiles this function, so arguments of jax.jit don't apply."
+                " Give it to jax.jit instead of jax.pmap, or leave them out."
+            )
+        settings, differing = self.settings, []
+        static = self._positions(added.static), added.static_names
+        donate = self._positions(added.donate), added.donate_names
+        if not settings.static and not settings.static_names:
+            settings = replace(settings, static=static[0], static_names=static[1])
+        elif any(static) and static != (settings.static, settings.static_names):
+            differing.append("static arguments")
+        if not settings.donate and not settings.donate_names:
+            settings = replace(settings, donate=donate[0], donate_names=donate[1])
+        elif any(donate) and donate != (settings.donate, settings.donate_names):
+            differing.append("donation")
+        return replace(self, settings=settings), tuple(differing)
+
+    def _positions(self, positions: Sequence[int]) -> tuple[int, ...]:
+        """Counts the bound arguments in positions of the other arguments."""
+        count = len(self.bound)
+        return tuple(p if p < 0 else p + count for p in positions)
 
 
 def unjitted(fn: UserFunction) -> Jitted:
@@ -120,6 +159,44 @@ def unjitted(fn: UserFunction) -> Jitted:
     # nnx.jit's shardings are for its internal states, so only positions are used.
     settings = replace(settings, in_shardings=None, out_shardings=None, options={})
     return Jitted(fn, settings, compiles=True)
+
+
+def jit_settings_of(fn: UserFunction, arguments: Mapping[str, object]) -> JitSettings:
+    """Reads arguments of `jax.jit` for a function, as jax itself reads them.
+
+    Args:
+        fn: the function.
+        arguments: `in_shardings`, `static_argnums` and others; None means not given.
+
+    Raises:
+        ProgramError: if jax refuses them.
+
+    >>> jit_settings_of(lambda x, n: x, {"static_argnums": 1}).static_names
+    ('n',)
+    """
+    passed: dict[str, Any] = {
+        name: value for name, value in arguments.items() if value is not None
+    }
+    for name in ("in_shardings", "out_shardings"):
+        if name in passed:
+            passed[name] = jax.tree.map(_as_jax, passed[name], is_leaf=is_spec)
+    if not passed:
+        return JitSettings()
+    try:
+        settings = jit_settings(jax.jit(fn, **passed))
+    except (TypeError, ValueError) as error:
+        raise ProgramError(f"jax.jit refuses {joined(passed)}: {error}") from None
+    if settings is None:
+        raise ProgramError(
+            f"This version of jax doesn't show how jax.jit reads {joined(passed)}. Give"
+            " in_specs, out_specs and donate to sv.program."
+        )
+    return settings
+
+
+def _as_jax(leaf: Any) -> Any:
+    spec = as_spec(leaf) if isinstance(leaf, (str, Spec)) else None
+    return leaf if spec is None else spec.to_jax()
 
 
 def is_of(value: object, library: str, name: str) -> bool:
@@ -414,6 +491,7 @@ class Call:
         jitted: the function inside `jax.jit`, and its settings.
         donate: indices of the arguments that `jax.jit` donates.
         meshes: meshes among the static arguments, ours or jax's.
+        differing: settings of `jax.jit` in which `added` differs from the function's own.
         own_mesh: the mesh of a function under `jax.pmap`; otherwise None.
     """
 
@@ -425,13 +503,22 @@ class Call:
     jitted: Jitted
     donate: tuple[int, ...]
     meshes: tuple[Any, ...]
+    differing: tuple[str, ...] = ()
     own_mesh: MeshSpec | None = None
 
 
 def read_call(
-    fn: UserFunction, args: Sequence[PyTree], keywords: Mapping[str, PyTree]
+    fn: UserFunction,
+    args: Sequence[PyTree],
+    keywords: Mapping[str, PyTree],
+    added: JitSettings = JitSettings(),  # noqa: B008  frozen
 ) -> Call:
     """Reads which arguments of a call hold arrays.
+
+    Args:
+        fn: the function.
+        args, keywords: its arguments.
+        added: arguments of `jax.jit` for a function that may be jitted already.
 
     Raises:
         ProgramError: for arguments that `jax.jit` would refuse.
@@ -443,6 +530,7 @@ def read_call(
     jitted = unjitted(fn)
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
+    jitted, differing = jitted.with_arguments(added)
     positional = (*jitted.bound, *args)
     # jax orders arrays by position, then by name.
     parsed = _arguments(jitted, positional, {**jitted.keywords, **keywords})
@@ -477,6 +565,7 @@ def read_call(
         jitted=jitted,
         donate=tuple(sorted(donated)),
         meshes=tuple(meshes),
+        differing=differing,
         own_mesh=own_mesh,
     )
 

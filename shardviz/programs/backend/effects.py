@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,11 +17,11 @@ from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import REF_EFFECTS, effect_class
 from shardviz.base.errors import ProgramError
-from shardviz.base.typing import UserFunction
-from shardviz.programs.backend.arguments import program_arrays
+from shardviz.base.typing import PyTree, UserFunction
+from shardviz.programs.backend.arguments import mesh_of_shardings, program_arrays
 from shardviz.programs.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.programs.backend.build_program import build_program
-from shardviz.programs.backend.calls import BoundCall, read_call
+from shardviz.programs.backend.calls import BoundCall, jit_settings_of, read_call
 from shardviz.programs.backend.devices import MOST_SIMULATED, mesh_to_lower_on
 from shardviz.programs.backend.effect_rules import (
     allowed_constructs,
@@ -50,12 +50,18 @@ _PURE = "pure_callback"
 T = TypeVar("T")
 
 
-def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
+def predict(
+    thing: Any,
+    args: Sequence[PyTree] = (),
+    keywords: Mapping[str, PyTree] | None = None,
+    jit_arguments: Mapping[str, object] | None = None,
+) -> Effects:
     """Predicts a program's side effects, and how many devices it can run on.
 
     Args:
         thing: a Program or a function.
-        *args, **keywords: arguments of the function, as in `sv.program`.
+        args, keywords: arguments of the function, as in `sv.program`.
+        jit_arguments: arguments of `jax.jit`, such as `static_argnums`.
 
     Raises:
         ProgramError: if `thing` is neither, or an argument isn't an array.
@@ -64,10 +70,11 @@ def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
     >>> def log(x):
     ...     jax.debug.print("{x}", x=x, ordered=True)
     ...     return x
-    >>> found = predict(log, jax.ShapeDtypeStruct((8,), jnp.float32))
+    >>> found = predict(log, [jax.ShapeDtypeStruct((8,), jnp.float32)])
     >>> found.runs_on(1)[0], found.runs_on(8)[0]
     (True, False)
     """
+    keywords, jit_arguments = keywords or {}, jit_arguments or {}
     if isinstance(thing, Program):
         if args or keywords:
             raise ProgramError(
@@ -75,11 +82,22 @@ def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
                 f" {len(args) + len(keywords)} more. Give sv.effects the program only."
             )
         return _of_program(thing)
-    call = read_call(thing, args, keywords)
+    added = jit_settings_of(thing, jit_arguments)
+    call = read_call(thing, args, keywords, added)
     arrays, tree, mesh = program_arrays(call.arguments, call.fn, names=call.names)
     if mesh is None:
+        mesh = mesh_of_shardings((added.in_shardings, added.out_shardings))
+    if mesh is None:
         return _of_function(call.fn, arrays, tree)
-    program = build_program(thing, args, mesh, None, Dialect.LINEN, keywords=keywords)
+    program = build_program(
+        thing,
+        args,
+        mesh,
+        None,
+        Dialect.LINEN,
+        keywords=keywords,
+        jit_arguments=jit_arguments,
+    )
     return _of_program(program)
 
 

@@ -450,9 +450,9 @@ def left_to_compiler(program: Program) -> frozenset[int]:
     """Returns the positions of arrays whose sharding the compiler chooses.
 
     These are the uncommitted arrays without a spec or rules, provided that all mesh
-    axes are Auto and jax learns the mesh from another array, `jax.set_mesh` or the
-    function. If jax does not learn the mesh, it would use one device. We then replicate
-    these arrays, and this function returns no positions.
+    axes are Auto and jax learns the mesh from another array, `out_specs`,
+    `jax.set_mesh` or the function. If jax does not learn the mesh, it would use one
+    device. We then replicate these arrays, and this function returns no positions.
     """
     if set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()
@@ -461,6 +461,7 @@ def left_to_compiler(program: Program) -> frozenset[int]:
     on_mesh = program.mesh_from == "function" or (
         program.mesh_from == "context" and in_force
     )
+    on_mesh = on_mesh or jax.tree.leaves(program.out_specs) != []
     free = set()
     for i, array in enumerate(program.arrays):
         ruled = array.logical is not None and program.rules is not None

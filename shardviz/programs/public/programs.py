@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardviz.axis_rules.dialects import Dialect
@@ -27,6 +28,14 @@ from shardviz.programs.public.keywords import (
     takes_by_name,
 )
 
+# An argument of `sv.program`, and the arguments of `jax.jit` that mean the same.
+_JIT_NAMES = {
+    "in_specs": ("in_shardings",),
+    "out_specs": ("out_shardings",),
+    "donate": ("donate_argnums", "donate_argnames"),
+}
+_JIT_ENDINGS = ("_shardings", "_argnums", "_argnames")
+
 
 @shares_keywords
 def program(
@@ -42,6 +51,12 @@ def program(
     names: NamesFunction | None = None,
     args: Sequence[PyTree] | None = None,
     kwargs: Mapping[str, PyTree] | None = None,
+    in_shardings: PyTree = None,
+    out_shardings: PyTree = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
     **keywords: Any,
 ) -> Program:
     """Binds a function to its arguments, a mesh, and the sharding of each argument.
@@ -73,6 +88,9 @@ def program(
         args, kwargs: the arguments of the function, instead of `*arrays` and
             `**keywords`. Every other keyword then belongs to `sv.program`, even if the
             function has a parameter of the same name.
+        in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
+        donate_argnames: as in `jax.jit`. A bare PartitionSpec is on the program's mesh.
+            If `fn` is jitted with other values, those are used, with a note.
         **keywords: keyword arguments of the function. If the function has a parameter
             named like one of those above (`rules`, `name`, ...), that keyword goes to
             the function. A jax mesh passed as `mesh` goes to both.
@@ -91,6 +109,25 @@ def program(
     if not isinstance(fn, FunctionWithKeywords):
         step = FunctionWithKeywords(fn, {})
     grid, table = optional(as_mesh, mesh), optional(Rules.of, rules)
+    own = {
+        "in_specs": in_specs,
+        "out_specs": out_specs,
+        "donate": None if donate == () else donate,
+    }
+    jit_arguments = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+    }
+    for our_name, jit_names in _JIT_NAMES.items():
+        for jit_name in jit_names:
+            if own[our_name] is not None and jit_arguments[jit_name] is not None:
+                raise ProgramError(
+                    f"{our_name} and {jit_name} mean the same. Give one of them."
+                )
     with needed_by("sv.program"):
         from shardviz.programs.backend import build_program
     program = build_program.build_program(
@@ -105,6 +142,7 @@ def program(
         name=name,
         keywords={**keywords, **step.keywords},
         axis_names=names,
+        jit_arguments=jit_arguments,
     )
     if step.notes:
         program = program.replace(notes=(*program.notes, *step.notes))
@@ -162,7 +200,8 @@ def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effec
     Args:
         fn: a Program or a function.
         *args: the arguments of a function, as in `sv.program`.
-        **keywords: keyword arguments of a function.
+        **keywords: keyword arguments of a function, and those of `sv.program` such as
+            `mesh=`.
 
     Raises:
         ShardvizError: if jax is not installed, or for anything that isn't a program or
@@ -176,7 +215,18 @@ def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effec
     """
     with needed_by("sv.effects"):
         from shardviz.programs.backend import effects
-    return effects.predict(fn, *args, **keywords)
+    # A function alone needs no mesh: its effects are predicted for any devices.
+    jit_arguments: dict[str, object] = {}
+    names = () if isinstance(fn, Program) else inspect.signature(program).parameters
+    for name in set(keywords).intersection(names):
+        if takes_by_name(fn, name, len(args)):
+            continue
+        if not name.endswith(_JIT_ENDINGS):
+            return effects.predict(program_of(fn, "effects", args, keywords))
+        jit_arguments[name] = keywords[name]
+    for name in jit_arguments:
+        del keywords[name]
+    return effects.predict(fn, args, keywords, jit_arguments)
 
 
 def mesh_context() -> MeshContext:

@@ -13,6 +13,7 @@ from shardviz.programs.notes import (
     DumpRefused,
     FunctionReplaced,
     JitDiffers,
+    JitStays,
     JitUnreadable,
     KeywordForFunction,
     MeshNeeded,
@@ -82,6 +83,13 @@ def _jit_differs(note: JitDiffers) -> str:
     return (
         f"jax.jit and sv.program were given a different {joined(note.settings)}; that of"
         " sv.program is used."
+    )
+
+
+def _jit_stays(note: JitStays) -> str:
+    return (
+        f"The function is jitted with a different {joined(note.settings)}, which is used."
+        " Change it there, or give the function without jax.jit."
     )
 
 
@@ -174,6 +182,7 @@ SENTENCES = {
     KeywordForFunction: _keyword,
     JitUnreadable: _jit_unreadable,
     JitDiffers: _jit_differs,
+    JitStays: _jit_stays,
     NoRules: _no_rules,
     StaticNumbers: _static_numbers,
     ChangedInPlace: _changed_in_place,
