@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardviz.base.display import StageClock
-from shardviz.base.errors import needed_by
+from shardviz.base.errors import ProgramError, needed_by
+from shardviz.base.format import shown
+from shardviz.base.public.adopt import is_compiled, is_lowered
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report
@@ -76,28 +78,41 @@ def compile(
     return with_values(report, planned)
 
 
-def report(compiled: jax.stages.Compiled, /) -> Report:
-    """Reports on a program that jax has already compiled; compiles nothing.
+def report(compiled: jax.stages.Compiled | jax.stages.Lowered, /) -> Report:
+    """Reports on a program that jax has lowered or compiled; compiles nothing.
 
     Args:
-        compiled: the result of `jax.jit(f).lower(...).compile()`.
+        compiled: the result of `jax.jit(f).lower(...)`, or of its `.compile()`.
 
     Returns:
-        A Report with the final collectives, the memory, and the layouts of arguments
-        and results. The collectives right after XLA's partitioner and the memory over
-        time are None, because XLA reports them only to `sv.compile`.
+        A Report. For a `Compiled`: the final collectives, the memory, and the layouts
+        of arguments and results. The collectives right after XLA's partitioner and the
+        memory over time are None, because XLA reports them only to `sv.compile`. For a
+        `Lowered`: the plan in `.plan`, made without another trace, and the layouts;
+        `.collectives` is None, because nothing is compiled yet.
 
     Raises:
         ProgramError: for anything else.
 
     >>> import jax, shardviz as sv
-    >>> compiled = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((8,), "float32"))
-    >>> sv.report(compiled.compile()).collectives
+    >>> lowered = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((8,), "float32"))
+    >>> sv.report(lowered.compile()).collectives
     ()
+    >>> sv.report(lowered).plan.op("mul").shape
+    (8,)
     """
     with needed_by("sv.report"):
+        from shardviz.plans.backend import plan_module
         from shardviz.runs.backend import read_compiled
-    return read_compiled.report_of(compiled)
+    if is_compiled(compiled):
+        return read_compiled.report_of(compiled)
+    if is_lowered(compiled):
+        return read_compiled.report_of_plan(plan_module.plan_lowered(compiled))
+    raise ProgramError(
+        "sv.report takes what jax has lowered or compiled: jax.jit(f).lower(*args), or its"
+        f" .compile(); got {shown(compiled)}. A function is compiled by"
+        " sv.compile(f, *args)."
+    )
 
 
 def stages(

@@ -16,6 +16,7 @@ from shardviz.compiled.checks import Check
 from shardviz.compiled.memory import MemoryPeak, MemoryTimeline
 from shardviz.compiled.too_large import TooLarge
 from shardviz.hardware.targets import Target
+from shardviz.plans.plan import Plan
 from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
 
@@ -100,6 +101,7 @@ class Report(Displayed):
             devices were never chosen.
         processes: the ProcessReport of each process, by rank; `()` for a single
             process.
+        plan: the plan of a program that is lowered and not compiled; None otherwise.
         of: the `Program` that was compiled or run; None for a report from a worker.
         on: the `Target` of the compile or run; None if unknown.
     """
@@ -128,6 +130,7 @@ class Report(Displayed):
     notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
+    plan: Plan | None = None
     # A tuple of ProcessReports; typed Any, because their module imports this one.
     processes: tuple[Any, ...] = ()
     of: Program | None = field(default=None, compare=False)
@@ -207,6 +210,8 @@ class Report(Displayed):
             state = f"failed at {self.error}"
         elif not self.ok:
             state = "a check failed"
+        elif self.plan is not None:
+            state = "not compiled"
         where = self.target and f" on {self.target}"
         return f"Report({self.program}{where}: {state})"
 

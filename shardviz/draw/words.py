@@ -43,12 +43,16 @@ def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
     )
 
 
-def report_state(failed: bool, ok: bool, too_large: bool = False) -> str:
+def report_state(
+    failed: bool, ok: bool, too_large: bool = False, compiled: bool = True
+) -> str:
     """The outcome of a compile or run."""
     if too_large:
         return "does not fit"
     if failed:
         return "failed"
+    if ok and not compiled:
+        return "not compiled"
     return "ok" if ok else "a check failed"
 
 

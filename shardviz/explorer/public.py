@@ -15,6 +15,7 @@ from shardviz.base.public.adopt import (
     children_of,
     is_compiled,
     is_jax,
+    is_lowered,
     optional,
 )
 from shardviz.base.typing import MeshLike, PyTree, RulesLike
@@ -81,10 +82,11 @@ def explore(
 
     if isinstance(thing, Stages):
         thing = thing.report or thing.plan or thing.program
-    if is_compiled(thing):
+    if is_compiled(thing) or is_lowered(thing):
+        stage = type(thing).__name__
         raise ProgramError(
-            "The Explorer edits a program, and jax's Compiled has none. Its report:"
-            " sv.report(compiled). Open the function: sv.explore(fn, *args)."
+            f"The Explorer edits a program, and jax's {stage} has none. Its report:"
+            f" sv.report({stage.lower()}). Open the function: sv.explore(fn, *args)."
         )
     if isinstance(thing, Plan):
         thing = _program_of_plan(thing)

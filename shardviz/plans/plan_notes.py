@@ -178,6 +178,11 @@ class NotLowered(PlanNote):
 
 
 @dataclass(frozen=True)
+class FromStableHlo(PlanNote):
+    """The program was lowered before, so facts that only a trace has are unknown."""
+
+
+@dataclass(frozen=True)
 class UnknownConstraints(PlanNote):
     """The constraint calls of the program could not be recorded.
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shardviz.base.errors import needed_by
+from shardviz.base.public.adopt import is_lowered
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.hardware.targets import TargetLike
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program_of
 
 if TYPE_CHECKING:
+    import jax
+
     from shardviz.plans.plan import Plan
 
 
-def plan(program: Program | UserFunction, /, *arrays: PyTree, **keywords: Any) -> Plan:
+def plan(
+    program: Program | UserFunction | jax.stages.Lowered,
+    /,
+    *arrays: PyTree,
+    **keywords: Any,
+) -> Plan:
     """Predicts how the compiler shards every value of a program, without compiling.
 
     Traces and lowers the program, then runs the compiler's own propagation passes
     (Shardy). This takes milliseconds for a mesh of any size, and needs no devices.
 
     Args:
-        program: a Program, or a function, which `sv.program` turns into one.
+        program: a Program, a function, which `sv.program` turns into one, or the result
+            of `jax.jit(f).lower(...)`, which is planned without another trace.
         *arrays: the function's arguments, as in `sv.program`.
         **keywords: the function's keyword arguments, and those of `sv.program`, such as
             `mesh=` and `rules=`.
@@ -45,7 +54,10 @@ def plan(program: Program | UserFunction, /, *arrays: PyTree, **keywords: Any) -
     'P()'
     """
     with needed_by("sv.plan"):
-        from shardviz.plans.backend import build_plan
+        from shardviz.plans.backend import build_plan, plan_module
+    if is_lowered(program) and not arrays and not keywords:
+        return plan_module.plan_lowered(program)
+    program = cast("Program | UserFunction", program)
     return build_plan.plan_program(program_of(program, "plan", arrays, keywords))
 
 

@@ -277,6 +277,11 @@ class CompiledByJax(NotPartitioned):
 
 
 @dataclass(frozen=True)
+class NotCompiled(NotPartitioned):
+    """The program is lowered and not compiled, so XLA has not partitioned it yet."""
+
+
+@dataclass(frozen=True)
 class OwnDump(NotPartitioned):
     """The user's `XLA_FLAGS` already request a dump, so we don't add ours."""
 

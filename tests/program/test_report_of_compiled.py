@@ -1,105 +1,64 @@
-"""sv.report of what jax compiled, compared with sv.compile of the same function."""
+"""sv.report of what jax lowered or compiled, compared with sv.plan and sv.compile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.base.collective import Collective
-from shardviz.compiled.report import Memory, Report
-from shardviz.programs.notes import CompiledByJax
-
-
-class Case(NamedTuple):
-    name: str
-    function: Callable[..., Any]
-    shapes: tuple[tuple[tuple[int, ...], P], ...]
-    donate: tuple[int, ...] = ()
-
-
-def _train(w: Any, x: Any) -> Any:
-    return w - 0.1 * jax.grad(lambda w: jnp.square(jnp.tanh(x @ w)).mean())(w)
-
-
-def _layers(w: Any, x: Any) -> Any:
-    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), x.sum()), x, w)
-
-
-def _ring(x: Any) -> Any:
-    def shift(x: Any) -> Any:
-        return jax.lax.ppermute(x, "data", [(i, (i + 1) % 4) for i in range(4)])
-
-    return jax.shard_map(shift, in_specs=P("data"), out_specs=P("data"))(x)
-
-
-def _experts(x: Any, w: Any) -> Any:
-    resharded = jax.lax.with_sharding_constraint(x, P(None, "data"))
-    return jnp.einsum("bed,edf->bef", resharded, w)
-
-
-def _unused(x: Any, y: Any, z: Any) -> Any:
-    return {"sum": x.sum() + z.sum(), "same": z}
-
-
-CASES = (
-    Case("elementwise", lambda x: x * 2, (((64, 8), P("data")),)),
-    Case("sum", lambda x: x.sum(), (((64, 8), P("data", "model")),)),
-    Case("product", jnp.dot, (((64, 32), P("data", "model")), ((32, 16), P("model")))),
-    Case("gather", jnp.dot, (((64, 32), P("data")), ((32, 16), P("data", "model")))),
-    Case("train", _train, (((32, 16), P("model")), ((64, 32), P("data"))), donate=(0,)),
-    Case("layers", _layers, (((4, 32, 32), P(None, "data")), ((64, 32), P("data")))),
-    Case("ring", _ring, (((64, 8), P("data")),)),
-    Case("experts", _experts, (((16, 8, 4), P("data")), ((8, 4, 4), P("data")))),
-    Case("unused", _unused, (((8,), P("data")), ((8,), P("model")), ((8, 2), P("data")))),
-    Case("tuple", lambda x: x.T, (((64, 8), P(("data", "model"))),)),
-)
+from shardviz.plans.plan import Plan
+from shardviz.programs.notes import CompiledByJax, NotCompiled
+from tests.program.programs_jax_compiled import CASES, ON_HARDWARE, arrays_of, differences
 
 
 @pytest.fixture(scope="module")
 def mesh(eight_devices: list[Any]) -> Mesh:
-    types = (AxisType.Auto,) * 2
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=types, devices=eight_devices)
+    return mesh_of(eight_devices, AxisType.Auto)
 
 
-def facts(collective: Collective) -> tuple[object, ...]:
-    return collective.kind, collective.mesh_axes, collective.bytes_per_device, collective.op
+def mesh_of(devices: list[Any], axis_type: AxisType) -> Mesh:
+    types = (axis_type,) * 2
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=types, devices=devices)
 
 
-def sizes(memory: Memory) -> tuple[int | None, ...]:
-    return memory.arguments, memory.outputs, memory.temporaries, memory.aliased
+@pytest.mark.parametrize("name", CASES)
+def test_a_compiled_has_what_a_compile_reports(name: str, mesh: Mesh):
+    assert differences(name, mesh, None) == {}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_compiled_has_what_a_compile_reports(case: Case, mesh: Mesh):
-    arrays = [
-        jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec))
-        for shape, spec in case.shapes
-    ]
-    step = jax.jit(case.function, donate_argnums=case.donate)
-    with jax.set_mesh(mesh):
-        read = sv.report(step.lower(*arrays).compile())
-        compiled = sv.compile(step, *arrays)
-    assert compiled.error is None
-    assert isinstance(read, Report)
-    assert read.mesh == compiled.mesh
-    assert read.collectives is not None
-    assert compiled.collectives is not None
-    assert list(map(facts, read.collectives)) == list(map(facts, compiled.collectives))
-    assert sizes(read.memory) == sizes(compiled.memory)
-    assert read.cost == compiled.cost
-    assert read.loops == compiled.loops
-    used = [layout for name, layout in compiled.in_layouts.items() if name != "y"]
-    assert [a.indices() for a in read.in_layouts.values()] == [a.indices() for a in used]
-    assert {n: a.indices() for n, a in read.out_layouts.items()} == {
-        n: a.indices() for n, a in compiled.out_layouts.items()
-    }
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("target", "package"),
+    [("tpu:v5e:2x4", "libtpu"), ("gpu:h100:1x8", "jax_plugins.xla_cuda13")],
+)
+def test_a_compiled_for_described_hardware_has_what_a_compile_reports(target: str, package: str):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    environment = os.environ | {
+        "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1",
+    }  # fmt: skip
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.program.programs_jax_compiled", target, *ON_HARDWARE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert json.loads(process.stdout.splitlines()[-1]) == {name: {} for name in ON_HARDWARE}
 
 
 def test_what_a_compiled_does_not_have_is_said(mesh: Mesh):
@@ -121,8 +80,83 @@ def test_a_program_for_one_device_has_one_axis():
     assert report.collectives == ()
 
 
+def values(plan: Plan) -> list[tuple[object, ...]]:
+    facts = []
+    for op in plan.ops:
+        origins = sorted(map(str, op.origins.values()))
+        # The line of a constant may be that of the call.
+        source = op.source if op.opcode != "constant" else ""
+        facts.append((op.name, op.kind, op.shape, op.dtype, op.spec, origins, source))
+    return facts
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_lowered_has_the_plan_of_its_function(
+    name: str, axis_type: AxisType, eight_devices: list[Any]
+):
+    mesh, case = mesh_of(eight_devices, axis_type), CASES[name]
+    arrays = arrays_of(case, mesh)
+    step = jax.jit(case.function, donate_argnums=case.donate)
+    with jax.set_mesh(mesh):
+        planned = sv.plan(step, *arrays)
+        if axis_type is AxisType.Explicit and planned.error is not None:
+            return  # jax's types refuse it, so there is nothing to lower
+        lowered = step.lower(*arrays)
+    of_lowered = sv.plan(lowered)
+    assert of_lowered.error is None
+    assert of_lowered.mesh.shape == planned.mesh.shape
+    used = [op for op in values(planned) if name != "unused" or op[0] != "y"]
+    assert values(of_lowered) == used
+    assert [c.words for c in of_lowered.collectives] == [c.words for c in planned.collectives]
+    donated = [op.name for op in planned.ops if op.donated]
+    assert [op.name for op in of_lowered.ops if op.donated] == donated
+    report = sv.report(lowered)
+    assert report.plan is not None
+    assert values(report.plan) == values(of_lowered)
+    for op in of_lowered.ops:
+        if op.kind != "op":
+            layouts = report.in_layouts if op.kind == "argument" else report.out_layouts
+            assert layouts[op.name].spec == op.spec
+
+
+def test_the_stages_after_a_lowered_are_unknown_and_it_is_shown_as_its_report():
+    traces: list[int] = []
+
+    def double(x: Any) -> Any:
+        traces.append(1)
+        return x * 2
+
+    lowered = jax.jit(double).lower(jnp.ones((4,)))
+    report = sv.report(lowered)
+    assert len(traces) == 1
+    assert report.error is None
+    assert report.plan is not None
+    assert (report.collectives, report.partitioned, report.memory.peak) == (None, None, None)
+    assert NotCompiled() in report.notes
+    assert "output" in sv.text(lowered)
+    assert "not compiled" in repr(report)
+    sv.plot(lowered)
+    with pytest.raises(sv.ShardvizError, match=r"sv\.report"):
+        sv.explore(lowered)
+
+
+def test_two_meshes_are_refused():
+    meshes = [AbstractMesh((n,), (name,)) for n, name in ((2, "a"), (4, "b"))]
+    arrays = [
+        jax.ShapeDtypeStruct((8,), "float32", sharding=NamedSharding(mesh, P(mesh.axis_names)))
+        for mesh in meshes
+    ]
+    try:
+        lowered = jax.jit(lambda x, y: (x, y)).trace(*arrays).lower(lowering_platforms=("cpu",))
+    except ValueError:
+        return  # jax itself refuses it
+    with pytest.raises(sv.ShardvizError, match="two meshes"):
+        sv.report(lowered)
+
+
 def test_what_jax_did_not_compile_is_refused():
-    things: list[Any] = [jnp.sin, 3, jax.jit(jnp.sin), jax.jit(jnp.sin).lower(1.0)]
+    things: list[Any] = [jnp.sin, 3, jax.jit(jnp.sin), jax.jit(jnp.sin).trace(1.0), None]
     for thing in things:
         with pytest.raises(sv.ShardvizError, match=r"sv\.report takes"):
             sv.report(thing)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.libraries import (
@@ -43,6 +43,9 @@ from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
 
+if TYPE_CHECKING:
+    import jax
+
 T = TypeVar("T")
 
 
@@ -66,9 +69,14 @@ def is_jax(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
-def is_compiled(value: object) -> bool:
+def is_compiled(value: object) -> TypeGuard[jax.stages.Compiled]:
     """True for a `jax.stages.Compiled`."""
     return is_jax(value) and type(value).__name__ == "Compiled"
+
+
+def is_lowered(value: object) -> TypeGuard[jax.stages.Lowered]:
+    """True for a `jax.stages.Lowered`."""
+    return is_jax(value) and type(value).__name__ == "Lowered"
 
 
 def as_mesh(

@@ -32,6 +32,7 @@ from shardviz.draw.page import (
 )
 from shardviz.draw.picture import Picture
 from shardviz.draw.tables import Bar, Table
+from shardviz.plans.draw.plan import draw_plan, plan_text
 from shardviz.plans.plan_folds import fold_collectives, fold_line, name_of_fold
 from shardviz.programs.failure import NeedsMoreMemory
 
@@ -48,6 +49,8 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     """Draws the stages, collectives and checks of one compile or run."""
     rows = _stages(report) or [Bar(None, "nothing was compiled", ())]
     panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
+    if report.plan is not None and not report.error:
+        panels = [draw_plan(report.plan)]
     if report.collectives is not None:
         panels.append(draw_collectives(report.collectives))
     if report.processes:
@@ -78,7 +81,10 @@ def report_text(report: Report, width: int, full: bool = False) -> str:
         width: characters per line.
         full: whether to list every collective and check, even if there are many.
     """
-    return paragraphs(_lines(report, full), width)
+    text = paragraphs(_lines(report, full), width)
+    if report.plan is None or report.error:
+        return text
+    return f"{text}\n{plan_text(report.plan, width, full)}"
 
 
 def _lines(report: Report, full: bool) -> list[str]:
@@ -108,7 +114,10 @@ def _lines(report: Report, full: bool) -> list[str]:
 
 def _head(report: Report) -> str:
     state = wording.report_state(
-        report.error is not None, report.ok, report.too_large is not None
+        report.error is not None,
+        report.ok,
+        too_large=report.too_large is not None,
+        compiled=report.plan is None,
     )
     return f"{report.program} on {report.target}: {state}"
 

@@ -9,7 +9,14 @@ import numpy as np
 
 from shardviz.axis_rules.libraries import library_of, without_metadata
 from shardviz.base.errors import MissingPackage, needed_by
-from shardviz.base.public.adopt import adopt, bridge, children_of, is_compiled, is_jax
+from shardviz.base.public.adopt import (
+    adopt,
+    bridge,
+    children_of,
+    is_compiled,
+    is_jax,
+    is_lowered,
+)
 from shardviz.base.public.layouts import layout
 
 if TYPE_CHECKING:
@@ -69,7 +76,7 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
     """Returns the value of shardviz that shows what a user holds.
 
     A function with arguments becomes its plan, a shape with a spec its layout, an array
-    in a parameter box a layout, what jax compiled its report, and a tree of arrays or a
+    in a parameter box a layout, what jax lowered or compiled its report, and a tree of arrays or a
     model its audit.
     """
     # Values of shardviz can be pytrees, too. They need none of the imports below.
@@ -90,7 +97,7 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
         return audit(thing, *rules, *arguments)
     while (box := without_metadata(thing)) is not None:
         thing = box.value
-    if is_compiled(thing):
+    if is_compiled(thing) or is_lowered(thing):
         return report(thing)
     if isinstance(thing, np.ndarray):
         return bridge().adopt_array("array", thing)

@@ -172,31 +172,11 @@ class _PlanRun:
             reader = PlanReader(copy, names, results, requested, mesh, attributes)
             ops = reader.read()
         ops = note_uneven(self._with_unused(ops), mesh)
-        collectives = self._estimate(copy, reader, ops)
-        ops = with_uncertain(ops, collectives, mesh)
+        ops, collectives, notes = estimated(copy, reader, ops)
+        self._note(*notes)
         ops = _with_axes_of_size_one(ops, self._written(traced, reader), mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
-        self._note(*_notes_on(ops, mesh))
-
-    def _estimate(
-        self, propagated: Any, reader: PlanReader, ops: Sequence[PlannedOp]
-    ) -> tuple[Collective, ...]:
-        """Returns the collectives that Shardy plans.
-
-        Returns none, and adds a note, if this jaxlib lacks the passes, or if reading
-        the collectives fails with an untested jax.
-        """
-        missing = missing_estimate_passes()
-        if missing:
-            self._note(NoEstimate(missing))
-            return ()
-        try:
-            return read_estimate(propagated, reader, ops)
-        except Exception as error:
-            if not is_untested():
-                raise
-            self._note(EstimateFailed(in_words(error)))
-            return ()
+        self._note(*notes_on_values(ops, mesh))
 
     def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
         """Value name -> spec from jax's types, which include axes of size 1."""
@@ -293,7 +273,30 @@ def _with_axes_of_size_one(
     return tuple(typed)
 
 
-def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
+def estimated(
+    propagated: Any, reader: PlanReader, ops: Sequence[PlannedOp]
+) -> tuple[tuple[PlannedOp, ...], tuple[Collective, ...], tuple[PlanNote, ...]]:
+    """Returns the values, marked if uncertain, Shardy's collectives, and notes on them.
+
+    There are no collectives, but a note, if this jaxlib lacks the passes, or if reading
+    the collectives fails with an untested jax.
+    """
+    collectives: tuple[Collective, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
+    missing = missing_estimate_passes()
+    if missing:
+        notes = (NoEstimate(missing),)
+    else:
+        try:
+            collectives = read_estimate(propagated, reader, ops)
+        except Exception as error:
+            if not is_untested():
+                raise
+            notes = (EstimateFailed(in_words(error)),)
+    return with_uncertain(ops, collectives, reader.mesh), collectives, notes
+
+
+def notes_on_values(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
     """Notes on axes of size 1, on values not covered, and on uncertain estimates."""
     axes_in_specs = set().union(*(op.spec.axes for op in ops))
     size_one = []

@@ -80,6 +80,9 @@ ORIGIN_NAME = "sdy.sharding_origin_name"
 
 FUNCTION_NAME, CALLEE = "sym_name", "callee"
 ARGUMENT_ATTRIBUTES, RESULT_ATTRIBUTES = "arg_attrs", "res_attrs"
+# Attributes that jax sets on arguments and results.
+DONATED, MEMORY_KIND = ("jax.buffer_donor", "tf.aliasing_output"), "mhlo.memory_kind"
+RESULT_INFO, GSPMD_SHARDING = "jax.result_info", "mhlo.sharding"
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 #: A key in the frontend attributes of a call.
 INLINEABLE = "inlineable"

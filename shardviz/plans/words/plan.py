@@ -36,6 +36,7 @@ from shardviz.plans.plan_difference import (
 from shardviz.plans.plan_notes import (
     AfterStep,
     EstimateFailed,
+    FromStableHlo,
     InsideShardMap,
     IsShardMap,
     LoweredForTpus,
@@ -404,6 +405,10 @@ SENTENCES = {
     ),
     AfterStep: _after_step,
     UntriedPasses: _untried_passes,
+    FromStableHlo: lambda note: (
+        "Planned from StableHLO. Axis types, unused arguments and the names of logical"
+        " constraints are unknown there; sv.plan(fn, *args) shows them."
+    ),
     NoEstimate: _no_estimate,
     EstimateFailed: lambda note: (
         "There is no estimate of collectives: reading it failed with this version of jax."

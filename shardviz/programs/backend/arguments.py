@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -206,6 +207,16 @@ def path_name(root: str, path: Iterable[object]) -> str:
     name = "".join(c if c.isprintable() else "?" for c in name).strip() or root
     # In a long path, the end is more useful than the beginning.
     return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
+
+
+def name_of_path(text: str) -> str:
+    """Names a leaf by jax's text of its key path, as `path_name` names it.
+
+    >>> name_of_path("params['layer'][0].w")
+    'params.layer[0].w'
+    """
+    name = re.sub(r"\['([^'\]]+)'\]", r".\1", text)
+    return path_name(name, ())
 
 
 def unique(name: str, used_names: Collection[str]) -> str:

@@ -21,6 +21,7 @@ from shardviz.programs.notes import (
     NoDump,
     NoDumpFolder,
     NoRules,
+    NotCompiled,
     Note,
     OneDevice,
     OtherMesh,
@@ -217,6 +218,10 @@ SENTENCES = {
     CompiledByJax: _sentence(
         "jax compiled this program itself. The collectives right after XLA's partitioner"
         " and the memory over time are in a dump that only sv.compile(fn, *args) asks for."
+    ),
+    NotCompiled: _sentence(
+        "Two of the four stages are known: requested and propagated. XLA has neither"
+        " partitioned nor compiled this program: sv.report(lowered.compile()) shows both."
     ),
     OwnDump: _sentence(
         "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."

@@ -8,20 +8,22 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 
-from shardviz.base.errors import ProgramError
-from shardviz.base.format import shown
+from shardviz.base.errors import ShardvizError
+from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.compiled.checks import Check
 from shardviz.compiled.module import Module
 from shardviz.compiled.read_collectives import read_collectives
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import roofline
 from shardviz.hardware.chips import chip_of_kind
 from shardviz.hardware.targets import Target
+from shardviz.plans.plan import Plan
+from shardviz.programs.backend.arguments import name_of_path, path_name
 from shardviz.programs.backend.bridge import adopt_mesh
-from shardviz.programs.backend.build_program import path_name
 from shardviz.programs.backend.devices import Device
 from shardviz.programs.backend.trace import Output
-from shardviz.programs.notes import CompiledByJax
+from shardviz.programs.notes import CompiledByJax, NotCompiled
 from shardviz.runs.backend.checks import output_layouts
 from shardviz.runs.backend.compile import final_module, read_cost, read_sizes
 
@@ -35,15 +37,7 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     Args:
         compiled: the result of `jax.jit(f).lower(...).compile()`, for attached or
             described devices.
-
-    Raises:
-        ProgramError: for anything else.
     """
-    if not isinstance(compiled, jax.stages.Compiled):
-        raise ProgramError(
-            "sv.report takes what jax has compiled, jax.jit(f).lower(*args).compile();"
-            f" got {shown(compiled)}. A function is compiled by sv.compile(f, *args)."
-        )
     module = final_module(compiled)
     runtime: Any = compiled.runtime_executable()
     name = runtime.hlo_modules()[0].name.removeprefix("jit_")
@@ -53,8 +47,9 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     ids = dict(zip(devices, mesh.device_ids.ravel().tolist(), strict=True))
     in_layouts, in_without = output_layouts(inputs, in_shardings, mesh, ids)
     out_layouts, out_without = output_layouts(outputs, out_shardings, mesh, ids)
+    names = {p.op: name_of_path(p.op) for p in module.entry.parameters.values()}
     collectives = read_collectives(
-        module, mesh.axis_names, mesh.axis_sizes, list(ids.values())
+        module, mesh.axis_names, mesh.axis_sizes, list(ids.values()), names
     )
     kind = devices[0].device_kind
     chip = chip_of_kind(kind)
@@ -80,6 +75,30 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     return report.replace(roofline=roofline(report, chip))
 
 
+def report_of_plan(plan: Plan) -> Report:
+    """Reports on a program that is lowered and not compiled, from its plan."""
+    layouts: dict[str, dict[str, Layout]] = {"argument": {}, "op": {}, "result": {}}
+    without: list[Check] = []
+    for op in plan.ops:
+        if op.kind != "op" and op.dtype != "token":
+            try:
+                layout = lay_out(op.shape, op.spec, plan.mesh, op.dtype)
+                layouts[op.kind][op.name] = layout
+            except ShardvizError as error:
+                without.append(Check("layout", None, str(error), array=op.name))
+    return Report(
+        plan.program,
+        str(plan.mesh),
+        in_layouts=layouts["argument"],
+        out_layouts=layouts["result"],
+        error=plan.error,
+        mesh=plan.mesh,
+        checks=tuple(without),
+        notes=(NotCompiled(),),
+        plan=plan,
+    )
+
+
 def _arguments(
     compiled: jax.stages.Compiled, module: Module
 ) -> tuple[list[Output], list[Sharding]]:
@@ -93,7 +112,8 @@ def _arguments(
     arguments, shardings = [], []
     for aval, sharding in zip(avals, every_sharding, strict=True):
         if sharding is not None:
-            name = parameters[len(arguments)].op or f"argument {len(arguments)}"
+            path = parameters[len(arguments)].op or f"argument[{len(arguments)}]"
+            name = name_of_path(path)
             arguments.append(Output(name, tuple(aval.shape), aval.dtype))
             shardings.append(sharding)
     return arguments, shardings

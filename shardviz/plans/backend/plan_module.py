@@ -1,0 +1,170 @@
+"""Plans a program that jax has lowered already: from its StableHLO, without a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+from jaxlib.mlir.dialects import sdy
+
+from shardviz.base.backend.jax_compat import stablehlo_module
+from shardviz.base.errors import ProgramError
+from shardviz.base.format import listed
+from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import Spec
+from shardviz.plans.backend import pipeline
+from shardviz.plans.backend.attributes import AttributeCache, named_attribute, value_of
+from shardviz.plans.backend.before_propagation import functions_of, operations_in
+from shardviz.plans.backend.build_plan import estimated, notes_on_values
+from shardviz.plans.backend.lowering import choose_passes
+from shardviz.plans.backend.mlir_names import (
+    ARGUMENT_ATTRIBUTES,
+    DONATED,
+    FUNCTION_NAME,
+    GSPMD_SHARDING,
+    MEMORY_KIND,
+    MESH,
+    RESULT_ATTRIBUTES,
+    RESULT_INFO,
+    SHARDY_MESH,
+)
+from shardviz.plans.backend.reader import PlanReader, argument_names
+from shardviz.plans.backend.shardy_passes import PassSelection
+from shardviz.plans.backend.uneven import note_uneven
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_notes import FromStableHlo
+from shardviz.programs.backend.arguments import name_of_path, unique
+from shardviz.programs.backend.failures import failure
+
+
+def plan_lowered(lowered: jax.stages.Lowered) -> Plan:
+    """Plans what `jax.jit(f).lower(...)` returned, without tracing `f` again.
+
+    >>> plan = plan_lowered(jax.jit(lambda x: x * 2).lower(1.0))
+    >>> [op.name for op in plan.ops]
+    ['x', 'mul', 'output']
+    """
+    module = stablehlo_module(lowered)
+    # Only the types of arrays, not their values.
+    text = module.operation.get_asm(large_elements_limit=16)
+    return plan_module(module, choose_passes(module, "unreduced" in text))
+
+
+def plan_module(module: Any, selection: PassSelection | None = None) -> Plan:
+    """Plans a module of StableHLO whose shardings are Shardy's.
+
+    Args:
+        module: the MLIR module. It is not changed.
+        selection: the passes to run; None for those of `settling_passes`.
+
+    Returns:
+        A Plan, with an `.error` if propagation fails.
+
+    Raises:
+        ProgramError: if the module has no function `main`, or no single mesh.
+    """
+    name = "main"
+    if FUNCTION_NAME in module.operation.attributes:
+        name = value_of(module.operation, FUNCTION_NAME).removeprefix("jit_")
+    if "main" not in functions_of(module.operation):
+        raise ProgramError(
+            "A program in StableHLO has a function main, and this module has none. Pass"
+            " the text of jax.jit(f).lower(*args).as_text(), or its file."
+        )
+    mesh = _mesh_of(module)
+    plan = Plan(name, mesh, notes=(FromStableHlo(),))
+    begun = time.perf_counter()
+    try:
+        plan = _propagated(plan, module, selection)
+    except Exception as error:  # noqa: BLE001  a pass may raise anything
+        plan = replace(plan, error=failure("propagate", error))
+    return replace(plan, propagate_s=time.perf_counter() - begun)
+
+
+def _propagated(plan: Plan, module: Any, selection: PassSelection | None) -> Plan:
+    copy, mesh = pipeline.propagate(module, selection), plan.mesh
+    attributes = AttributeCache()
+    with copy.context:
+        main = functions_of(copy)["main"]
+        requested: dict[str, Spec] = {}
+        arguments, names = [], set[str]()
+        for number, path in enumerate(argument_names(copy, attributes)):
+            name = unique(name_of_path(path or f"argument[{number}]"), names)
+            names.add(name)
+            arguments.append(name)
+        before = functions_of(module.operation)["main"]
+        for number, name in enumerate(arguments):
+            sharding = named_attribute(before, ARGUMENT_ATTRIBUTES, number)
+            for spec in attributes.specs_of(sharding):
+                requested[name] = spec
+        results = _results(main, names)
+        reader = PlanReader(copy, arguments, results, requested, mesh, attributes)
+        ops = list(reader.read())
+        for number in range(len(arguments)):
+            of_argument = partial(named_attribute, before, ARGUMENT_ATTRIBUTES, number)
+            memory = of_argument(MEMORY_KIND)
+            ops[number] = ops[number].changed(
+                donated=any(map(of_argument, DONATED)),
+                memory_kind=memory.value if memory else "",
+            )
+    values, collectives, notes = estimated(copy, reader, note_uneven(ops, mesh))
+    notes = (*plan.notes, *notes, *notes_on_values(values, mesh))
+    return replace(plan, ops=values, collectives=collectives, notes=notes)
+
+
+def _results(main: Any, names: set[str]) -> list[str]:
+    """Returns the names of the results, with jax's key paths if the module has them."""
+    results, count = [], len(main.attributes["function_type"].value.results)
+    for number in range(count):
+        path = named_attribute(main, RESULT_ATTRIBUTES, number, RESULT_INFO)
+        # Before jax 0.6, the text began with the path.
+        text = "" if path is None else path.value.removeprefix("result")
+        if not text and count > 1:
+            text = f"[{number}]"
+        name = unique(name_of_path(f"output{text}"), names)
+        names.add(name)
+        results.append(name)
+    return results
+
+
+def _mesh_of(module: Any) -> MeshSpec:
+    """Returns the only mesh of a module; one device if nothing in it is split.
+
+    Raises:
+        ProgramError: for several meshes, or for shardings in GSPMD's notation.
+    """
+    meshes = list(dict.fromkeys(_meshes(module)))
+    if len(meshes) == 1:
+        return make_mesh(dict(meshes[0][0]))
+    if meshes:
+        shapes = [str(make_mesh(dict(axes))) for axes, _ in meshes]
+        raise ProgramError(
+            "Plans do not cover programs over two meshes, and this module has"
+            f" {listed(shapes)}. sv.report(lowered.compile()) shows what XLA makes of it."
+        )
+    main = functions_of(module.operation)["main"]
+    for number in range(len(main.regions[0].blocks[0].arguments)):
+        if named_attribute(main, ARGUMENT_ATTRIBUTES, number, GSPMD_SHARDING):
+            raise ProgramError(
+                f"The shardings of this module are GSPMD's ({GSPMD_SHARDING}), and plans"
+                " need Shardy's. Lower it with jax_use_shardy_partitioner=True."
+            )
+    return make_mesh(device=1)
+
+
+def _meshes(
+    module: Any,
+) -> Iterator[tuple[tuple[tuple[str, int], ...], tuple[int, ...]]]:
+    """Yields the axes and the device ids of every mesh with axes."""
+    for op in operations_in(module.operation):
+        if op.name == SHARDY_MESH:
+            mesh = sdy.MeshAttr(op.attributes[MESH])
+            axes = tuple(
+                (axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)
+            )
+            if axes:
+                yield axes, tuple(mesh.device_ids)
