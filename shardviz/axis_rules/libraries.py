@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardviz.base.errors import LayoutError
-from shardviz.base.mesh import MeshSpec
+from shardviz.base.mesh import DeviceKind, MeshSpec
 from shardviz.base.partition_spec import Spec
 
 
@@ -439,7 +439,10 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
         return None
     sizes = tuple(int(n) for n in sizes)
     if not ids:
-        return MeshSpec(tuple(names), sizes, types)
+        kind = attribute(mesh, "abstract_device")  # since jax 0.12
+        if kind is not None:
+            kind = DeviceKind(kind.device_kind, kind.num_cores, kind.platform)
+        return MeshSpec(tuple(names), sizes, types, device_kind=kind)
     # Only jax records which process a device belongs to.
     processes = np.array(hosts or [0] * len(ids), np.int64).reshape(sizes)
     devices = np.array(ids, np.int64).reshape(sizes)

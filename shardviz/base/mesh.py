@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,25 @@ MAX_AXES = 32
 MAX_DEVICES = 1 << 24  # 16.8 million; an array of ids takes at most 128 MiB
 
 
+class DeviceKind(NamedTuple):
+    """The kind of a mesh's devices, as in jax's `AbstractDevice`.
+
+    Attributes:
+        kind: jax's `device_kind`, such as `"TPU v5 lite"`.
+        cores: the number of cores; None if unknown.
+        platform: `"tpu"`, `"gpu"` or `"cpu"`.
+
+    >>> import shardviz as sv
+    >>> v5e = DeviceKind("TPU v5 lite", 1, "tpu")
+    >>> sv.mesh(data=4).replace(device_kind=v5e).device_kind.kind
+    'TPU v5 lite'
+    """
+
+    kind: str
+    cores: int | None
+    platform: str
+
+
 class MeshSpec(Displayed):
     """Named axes over a grid of devices; build one with `shardviz.mesh`.
 
@@ -52,6 +71,8 @@ class MeshSpec(Displayed):
         ids_are_positions: whether device `i` is at flat position `i`, the default.
         even_hosts: the number of processes, counted from 0, that share the devices
             evenly and in order; None if they do not.
+        device_kind: the kind of its devices, if an AbstractMesh had an `AbstractDevice`.
+            Not compared: jax too lets meshes that differ only in it meet in a program.
 
     Raises:
         MeshError: for invalid names, sizes, types or ids.
@@ -67,6 +88,7 @@ class MeshSpec(Displayed):
     concrete: bool
     ids_are_positions: bool
     even_hosts: int | None
+    device_kind: DeviceKind | None
 
     def __init__(
         self,
@@ -76,13 +98,14 @@ class MeshSpec(Displayed):
         device_ids: npt.ArrayLike | None = None,
         process_indices: npt.ArrayLike | None = None,
         concrete: bool = False,
+        device_kind: DeviceKind | None = None,
     ) -> None:
         # Bypass __setattr__, which raises because meshes are immutable.
         fields = self.__dict__
         names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
         fields["axis_types"] = _checked_types(axis_types, names)
-        fields["concrete"] = concrete
+        fields["concrete"], fields["device_kind"] = concrete, device_kind
         # Default ids and processes are created when first needed: for 16 million
         # devices each of the two arrays takes 128 MiB.
         fields["ids_are_positions"] = device_ids is None
@@ -116,6 +139,7 @@ class MeshSpec(Displayed):
             "device_ids": ids,
             "process_indices": processes,
             "concrete": self.concrete,
+            "device_kind": self.device_kind,
         }
         return MeshSpec(**fields | changes)
 
@@ -252,8 +276,7 @@ class MeshSpec(Displayed):
             )
         ids = self.device_ids.reshape(-1)[local].reshape(sizes)
         hosts = np.broadcast_to(np.int64(process), sizes)
-        types = self.axis_types
-        return MeshSpec(self.axis_names, sizes, types, ids, hosts, self.concrete)
+        return self.replace(axis_sizes=sizes, device_ids=ids, process_indices=hosts)
 
     def require_axis(self, name: str) -> int:
         """The size of an axis.

@@ -235,7 +235,7 @@ def _changed_mesh(
         common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
         types = [old_types.get(name, common) for name in shape]
     mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=processes)
-    return _with_mesh(document, mesh)
+    return _with_mesh(document, mesh.replace(device_kind=old.device_kind))
 
 
 def _resize(document: Document, shape: Mapping[str, int]) -> Document:

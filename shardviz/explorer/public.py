@@ -14,7 +14,7 @@ from shardviz.base.public.adopt import (
     as_mesh,
     children_of,
     is_compiled,
-    is_jax,
+    is_jax_function,
     is_lowered,
     optional,
 )
@@ -74,7 +74,7 @@ def explore(
             thing, arrays, {**keywords, "mesh": mesh, "rules": rules}
         )
         mesh = rules = None
-    elif inspect.isroutine(thing) or (is_jax(thing) and callable(thing)):
+    elif inspect.isroutine(thing) or is_jax_function(thing):
         raise ProgramError(
             "sv.explore shows a function with its arguments, sv.explore(step, state,"
             f" batch); got {shown(thing)} alone."

@@ -22,7 +22,7 @@ from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.report import Report
 from shardviz.explorer.words import explorer as wording
-from shardviz.hardware.chips import find_chip
+from shardviz.hardware.chips import chip_of_kind, find_chip
 from shardviz.hardware.interconnect import device_rows
 from shardviz.hardware.targets import (
     SIMULATED,
@@ -299,8 +299,9 @@ def device_placement(
 def suggested_placement(mesh: MeshSpec, needed: int) -> DevicePlacement | None:
     """Places a mesh on described hardware with as many devices.
 
-    The chip is the first in `SUGGESTED_CHIPS` with enough memory; if none has enough,
-    the one with the most.
+    The chip is the mesh's own if it has a `device_kind` with published figures.
+    Otherwise it is the first in `SUGGESTED_CHIPS` with enough memory; if none has
+    enough, the one with the most.
 
     Args:
         mesh: the mesh.
@@ -311,8 +312,8 @@ def suggested_placement(mesh: MeshSpec, needed: int) -> DevicePlacement | None:
     ('tpu:v5p:2x2x2', None)
     """
     largest, most = None, 0
-    for name in SUGGESTED_CHIPS:
-        chip = find_chip(name)
+    own_chip = mesh.device_kind and chip_of_kind(mesh.device_kind.kind)
+    for chip in [own_chip] if own_chip else map(find_chip, SUGGESTED_CHIPS):
         topology = even_topology(chip, mesh.size)
         # Many hosts with one GPU each are not a useful example.
         if topology is None or (chip.platform == "gpu" and not _fills_hosts(topology)):

@@ -154,4 +154,4 @@ def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     new_type = distinct_types.pop() if len(distinct_types) == 1 else "Auto"
     old_types = dict(zip(old.axis_names, old.axis_types, strict=True))
     types = tuple(old_types.get(name, new_type) for name in mesh.axis_names)
-    return mesh.replace(axis_types=types)
+    return mesh.replace(axis_types=types, device_kind=old.device_kind)

@@ -69,6 +69,11 @@ def is_jax(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
+def is_jax_function(value: object) -> bool:
+    """True for a function that jax returned. A Mesh is callable, as a decorator."""
+    return is_jax(value) and callable(value) and not hasattr(value, "axis_names")
+
+
 def is_compiled(value: object) -> TypeGuard[jax.stages.Compiled]:
     """True for a `jax.stages.Compiled`."""
     return is_jax(value) and type(value).__name__ == "Compiled"

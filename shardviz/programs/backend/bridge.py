@@ -266,7 +266,12 @@ def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
     (1024, 8)
     """
     types = tuple(AxisType[t] for t in mesh.axis_types)
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+    devices: dict[str, Any] = {}
+    if mesh.device_kind is not None:
+        # Only meshes of jax 0.12 have a kind, so this jax has the class.
+        make = vars(jax.sharding)["AbstractDevice"]
+        devices["abstract_device"] = make(*mesh.device_kind)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types, **devices)
 
 
 _MANY = 1 << 12  # devices
