@@ -44,9 +44,9 @@ from shardviz.programs.backend.failures import failure
 def plan_lowered(lowered: jax.stages.Lowered) -> Plan:
     """Plans what `jax.jit(f).lower(...)` returned, without tracing `f` again.
 
-    >>> plan = plan_lowered(jax.jit(lambda x: x * 2).lower(1.0))
+    >>> plan = plan_lowered(jax.jit(lambda x: -x).lower(1.0))
     >>> [op.name for op in plan.ops]
-    ['x', 'mul', 'output']
+    ['x', 'neg', 'output']
     """
     module = stablehlo_module(lowered)
     # Only the types of arrays, not their values.
