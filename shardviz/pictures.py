@@ -27,11 +27,13 @@ from shardviz.base.mesh_context import MeshContext
 from shardviz.base.parse import check_size
 from shardviz.base.partition_spec import Spec, SpecOnMesh
 from shardviz.compiled.comparison import Comparison
+from shardviz.compiled.draw.measured import draw_measured, measured_text
 from shardviz.compiled.draw.memory import draw_memory
 from shardviz.compiled.draw.processes import draw_process_group, process_group_text
 from shardviz.compiled.draw.report import draw_report, report_text
 from shardviz.compiled.draw.roofline import draw_roofline, roofline_text
 from shardviz.compiled.draw.stages import draw_comparison, draw_stages, stages_text
+from shardviz.compiled.measured import Measured
 from shardviz.compiled.processes import ProcessGroup
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline
@@ -150,6 +152,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Program: (programs.draw_program, programs.program_text),
     ProcessGroup: (draw_process_group, process_group_text),
     Report: (_draw_report, report_text),
+    Measured: (draw_measured, measured_text),
     Plan: (plans.draw_plan, plans.plan_text),
     Explanation: (plans.draw_explanation, plans.explanation_text),
     PlanDiff: (plans.draw_plan_difference, plans.plan_difference_text),

@@ -31,6 +31,7 @@ from shardviz.base.layout import Layout as Layout
 from shardviz.base.mesh import MeshSpec as MeshSpec
 from shardviz.base.mesh_context import MeshContext as MeshContext
 from shardviz.base.partition_spec import Spec as Spec
+from shardviz.compiled.measured import Measured as Measured
 from shardviz.compiled.report import Report as Report
 from shardviz.compiled.roofline import Roofline as Roofline
 from shardviz.compiled.stages import Stages as Stages

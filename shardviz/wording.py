@@ -89,13 +89,14 @@ def modules_of_words(feature: str) -> tuple[ModuleType, ...]:
             from shardviz.compiled.words import (
                 checks,
                 comparison,
+                measured,
                 memory,
                 roofline,
                 timeline,
                 too_large,
             )
 
-            return checks, comparison, memory, roofline, timeline, too_large
+            return checks, comparison, measured, memory, roofline, timeline, too_large
         case "runs":
             from shardviz.runs.words import agreement, cached
 

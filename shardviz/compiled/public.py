@@ -11,6 +11,7 @@ from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.public.adopt import is_compiled, is_lowered
 from shardviz.base.typing import PyTree, UserFunction
+from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import TargetLike, check_target
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     import jax
 
     from shardviz.compiled.stages import Stages
-    from shardviz.plans.plan import Plan
 
 
 def compile(
@@ -74,7 +74,7 @@ def compile(
     # Planning is much faster than compiling.
     planned = plan_for_target(program, report.on)
     if report.error is None:
-        report = with_operation_times(report, planned)
+        report = with_least_times(report, planned)
     return with_values(report, planned)
 
 
@@ -158,15 +158,8 @@ def stages(
         from shardviz.runs.backend.hosts import run
     with progress_clock(program) as clock:
         report = run.compile_program(program, target, cache=cache, progress=clock)
-    report = with_values(with_operation_times(report, planned), planned)
+    report = with_values(with_least_times(report, planned), planned)
     return Stages(program, planned, report)
-
-
-def with_operation_times(report: Report, planned: Plan | None) -> Report:
-    """Adds the least times of the plan's operations to a report."""
-    from shardviz.compiled.roofline import with_operations
-
-    return report.replace(roofline=with_operations(report, planned))
 
 
 def target_after_program(

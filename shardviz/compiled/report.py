@@ -95,6 +95,8 @@ class Report(Displayed):
             module.
         roofline: the least time of each part on the target's chips; None if their rates
             are unknown.
+        measured: the Measured times of three calls; None without `measure=True`, and if
+            a note names the reason.
         notes: remarks on the compile, such as a mesh that does not fit the target's
             torus.
         mesh: the program's mesh with the devices it was compiled for; None if its
@@ -131,6 +133,7 @@ class Report(Displayed):
     mesh: MeshSpec | None = None
     loops: int = 0
     plan: Plan | None = None
+    measured: Any = None  # typed Any, like the roofline
     # A tuple of ProcessReports; typed Any, because their module imports this one.
     processes: tuple[Any, ...] = ()
     of: Program | None = field(default=None, compare=False)

@@ -13,6 +13,9 @@ LARGEST_FIRST = "Bytes per device, the largest first:"
 COST_UNKNOWN = "its cost is not known"
 PART = "part of the program"
 OPERATION = "operation, before XLA fuses it"
+MEASURED = "measured times"
+DIFFERENCES = "measured per call, and the least time, by their difference:"
+LONGEST = "measured per call, the longest first (no least times of these devices):"
 OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
 
 

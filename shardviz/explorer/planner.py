@@ -18,6 +18,7 @@ from typing import Any
 from shardviz.advise.candidates import Changes
 from shardviz.base.collective import Collective
 from shardviz.base.errors import needed_by
+from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline, with_operations
@@ -347,7 +348,7 @@ class Planner:
     def _with_plan(self, job: Job, report: Report) -> Report:
         """Adds buffer names and loop trip counts from the plan to a report."""
         plan = self.state.plan_of(job.revision)
-        report = report.replace(roofline=with_operations(report, plan))
+        report = with_least_times(report, plan)
         return report if plan is None else with_values(report, plan)
 
     def _end(self, job: Job, report: Report) -> None:

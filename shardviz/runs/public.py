@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.base.errors import needed_by
 from shardviz.base.typing import ArrayLike, MeshLike, PyTree, SpecLike, UserFunction
+from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
-from shardviz.compiled.public import (
-    progress_clock,
-    with_operation_times,
-)
+from shardviz.compiled.public import progress_clock
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import TargetLike, Targets, check_target
 from shardviz.plans.public import plan_for_target
@@ -35,6 +33,7 @@ def run(
     *values: PyTree,
     target: TargetLike = None,
     repeat: int = 1,
+    measure: bool = False,
     **keywords: Any,
 ) -> Report:
     """Compiles and runs a program, and compares the predictions with the run.
@@ -48,6 +47,8 @@ def run(
         target: where to run: text such as `"cpu:8"`, or None for the attached devices
             (or simulated ones).
         repeat: the number of runs.
+        measure: whether to run the program three more times under jax's profiler, and
+            report the time of each collective and operation in `.measured`.
         **keywords: the function's keyword arguments. If `program` is a function, also
             those of `sv.program`, such as `mesh=` and `rules=`.
 
@@ -68,17 +69,27 @@ def run(
         if keywords or (values and hasattr(program.fn, "values")):
             values = calls.values_of(program.fn, values, keywords)
     else:
-        public_only = {"target": target, "repeat": None if repeat == 1 else repeat}
+        public_only = {
+            "target": target,
+            "repeat": None if repeat == 1 else repeat,
+            "measure": measure or None,
+        }
         program = program_of(program, "run", values, keywords, public_only)
         values = calls.values_in_call(program.fn, _positional(values, keywords))
     target = check_target(target)
     with progress_clock(program) as clock:
         report = run.run_program(
-            program, *values, target=target, repeat=repeat, cache=cache, progress=clock
+            program,
+            *values,
+            target=target,
+            repeat=repeat,
+            measure=measure,
+            cache=cache,
+            progress=clock,
         )
     # Operation times need loop counts, from the plan, and the chip's rates.
     planned = None if report.roofline is None else plan_for_target(program, report.on)
-    return with_values(with_operation_times(report, planned), planned)
+    return with_values(with_least_times(report, planned), planned)
 
 
 def _positional(

@@ -19,6 +19,7 @@ from shardviz.base.mesh import make_mesh
 from shardviz.base.mesh_context import MeshContext
 from shardviz.base.partition_spec import Spec, SpecOnMesh
 from shardviz.compiled.comparison import compare
+from shardviz.compiled.measured import Measured, MeasuredRow
 from shardviz.compiled.processes import HostProcess, ProcessGroup
 from shardviz.compiled.report import Check, Memory, Report
 from shardviz.compiled.roofline import roofline
@@ -104,6 +105,18 @@ MADE = (
     Collective("all-gather", ("data",), 1 << 18, is_async=True, rematerialises=True),
 )
 ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_s=0.3)
+MEASURED = Measured(
+    (
+        MeasuredRow(
+            "all-gather over data", "collective", 2e-3, 1e-3, 3e-3, 4, hidden=0.4, least=1e-3
+        ),
+        MeasuredRow("dot_general", "op", 1e-3, 1e-3, 1e-3, 4, source="mlp.py:12"),
+    ),
+    3,
+    {0: 3e-3, 1: 2e-3},
+    {0: 1e-3, 1: 1e-3},
+    0.98,
+)
 RATED = REPORT.replace(roofline=roofline(REPORT, "tpu:v5e:2x4", MESH))
 LEANER = RATED.replace(memory=Memory(arguments=1024), collectives=())
 TRIED = [
@@ -221,6 +234,8 @@ VALUES: dict[str, Any] = {
     "torus of three axes": Topology.parse("tpu:v5p:4x4x4"),
     "slices of chips with two devices": Topology.parse("tpu:7x:2x2x2*2"),
     "cluster": Topology.parse("gpu:h100:2x8"),
+    "measured": MEASURED,
+    "report with measured times": REPORT.replace(measured=MEASURED),
     "roofline": roofline(REPORT, "tpu:v5e:2x4", MESH),
     "roofline of nothing": roofline(FAILED, "tpu:v2:2x2"),
     "target": Target("cpu", "cpu", 8),

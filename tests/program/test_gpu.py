@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
+import shardviz as sv
 from shardviz.base.mesh import make_mesh
 from shardviz.gallery import programs
 from shardviz.hardware.chips import chip_of_kind
@@ -85,3 +86,20 @@ def test_a_described_gpu_agrees_with_the_attached_one(gpu, name):
     scratch = sum(buffer.bytes for buffer in buffers if buffer.shape.startswith("s8["))
     allowed = 0.05 * here.memory.temporaries + scratch
     assert there.memory.temporaries == pytest.approx(here.memory.temporaries, abs=allowed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [NAME, "MLP, gradient", "mixture of experts"])
+def test_a_train_step_is_measured_on_the_attached_gpu(gpu, name):
+    made = programs.get(name)
+    made = made.replace(mesh=on_one_device(made.mesh))
+    report = sv.run(made, target="attached", measure=True)
+    assert report.ok, report
+    result = report.measured
+    assert result.joined_share >= 0.95
+    # A lower bound: no product and no collective is faster than published rates allow.
+    timed = [row for row in result.rows if row.least is not None]
+    assert timed or chip_of_kind(gpu.device_kind) is None
+    assert all(row.seconds >= row.least for row in timed)
+    # Other compiles keep XLA's graphs of operations.
+    assert "xla_gpu_enable_command_buffer" not in report.of.options

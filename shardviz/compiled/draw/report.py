@@ -15,6 +15,7 @@ from shardviz.base.format import (
     plural,
     seconds_text,
 )
+from shardviz.compiled.draw.measured import measured_lines
 from shardviz.compiled.draw.memory import peak_lines
 from shardviz.compiled.draw.processes import draw_processes, process_lines
 from shardviz.compiled.report import Check, Report
@@ -109,6 +110,8 @@ def _lines(report: Report, full: bool) -> list[str]:
         lines += peak_lines(report, full)
     if report.collectives is not None:
         lines += _collective_lines(report.collectives, full)
+    if report.measured is not None:
+        lines += measured_lines(report.measured, full)
     return lines + check_lines(report.checks, full)
 
 

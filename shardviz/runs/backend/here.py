@@ -51,6 +51,7 @@ from shardviz.runs.backend.device_memory import (
 )
 from shardviz.runs.backend.inputs import Inputs, copies_allowed
 from shardviz.runs.backend.partitioner import TooLargeToCompile
+from shardviz.runs.backend.profiling import profiled
 from shardviz.runs.backend.runner import Job, Runner
 
 
@@ -283,20 +284,32 @@ class Here(Runner[Lowered, Executable]):
     def execute(
         self, executable: Executable, inputs: Inputs, placed: list[jax.Array]
     ) -> list[jax.Array]:
-        """Executes the program `job.repeat` times; returns the last results."""
+        """Executes the program `job.repeat` times; returns the last results.
+
+        To measure, a few more calls follow, under a profile.
+        """
         job = self.job
         seconds: list[float] = []
         results: list[jax.Array] = []
         repeat = job.repeat or 1
+
+        def execute_again() -> None:
+            del results[:]  # frees memory for the next results
+            inputs.replace_donated(placed)
+            results[:] = self._execute_once(executable, placed)
+
         for runs_done in range(repeat):
             if runs_done:
                 job.poll(CancelledAfter(runs_done, repeat))
-                del results[:]  # frees memory for the next results
+                del results[:]
                 inputs.replace_donated(placed)
             begun = time.perf_counter()
-            results = list(self._execute_once(executable, placed))
+            results[:] = self._execute_once(executable, placed)
             seconds.append(time.perf_counter() - begun)
         job.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
+        if job.measure:
+            job.poll(CancelledAfter(repeat, repeat))
+            job.note_measured(profiled(executable, self.ids, execute_again))
         return results
 
     def _execute_once(

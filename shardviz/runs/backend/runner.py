@@ -39,6 +39,7 @@ from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.layout import Layout
 from shardviz.base.typing import PyTree
+from shardviz.compiled.measured import Measured, NotMeasured
 from shardviz.compiled.report import Check, Report
 from shardviz.programs.backend.effect_rules import refusal_on
 from shardviz.programs.backend.failures import failure
@@ -100,6 +101,7 @@ class Job:
             finished XLA's partitioner.
         compare: whether a run in another process is compared with the unsharded
             function.
+        measure: whether to profile three further calls.
 
     Attributes:
         report: the results so far.
@@ -120,6 +122,7 @@ class Job:
         cancelled: Callable[[], bool] | None = None,
         preview: Callable[[Report], None] | None = None,
         compare: bool = True,
+        measure: bool = False,
     ) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
@@ -128,6 +131,7 @@ class Job:
             )
         self.program, self.cache, self.preview = program, cache, preview
         self.repeat, self.values, self.compare = repeat, values, compare
+        self.measure = measure
         self.leaves: list[PyTree] | None = None
         self.report = Report(program.name, "")
         self.stage = "program"
@@ -173,6 +177,13 @@ class Job:
     def add_notes(self, notes: Iterable[object]) -> None:
         """Adds notes for the user to the report, without duplicates."""
         self.note(notes=tuple(dict.fromkeys((*self.report.notes, *notes))))
+
+    def note_measured(self, result: Measured | NotMeasured) -> None:
+        """Adds measured times to the report, or why there are none."""
+        if isinstance(result, NotMeasured):
+            self.add_notes([result])
+        else:
+            self.note(measured=result)
 
     def check(self, *checks: Check) -> None:
         """Adds checks to the report."""

@@ -15,6 +15,7 @@ from shardviz.base.format import plural, shown
 from shardviz.base.parse import check_size
 from shardviz.base.typing import PyTree
 from shardviz.compiled.checks import IdleProcesses, OutputsStay
+from shardviz.compiled.measured import NotMeasured
 from shardviz.compiled.processes import prepared_report
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import Target, TargetLike, hosts_in_text
@@ -265,6 +266,8 @@ class OnHosts(Elsewhere):
         processes = tuple(answers[rank].process for rank in self.ranks)
         report = prepared_report(answers[self.ranks[0]].report, processes)
         self.take_over(report, "cache_hit", "compile_s", "processes", "error")
+        if self.job.measure:
+            self.job.note_measured(NotMeasured("hosts"))
         job.note(mesh=mesh)  # keep this kernel's mesh, which has process indices
         if job.report.error is not None:
             raise Failed(job.report.error)

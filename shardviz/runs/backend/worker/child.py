@@ -92,6 +92,7 @@ def do_exported(
     new: bool,
     repeat: int | None,
     values: Sequence[Value] | None,
+    measure: bool,
     folder: str,
 ) -> WorkerAnswer:
     """Compiles an exported program, and optionally runs it.
@@ -103,6 +104,7 @@ def do_exported(
         new: True to compile even if this process has cached the executable.
         repeat: number of executions; None to compile only.
         values: the program's arguments; None to generate them.
+        measure: whether to profile three further calls.
         folder: the dump folder, which the kernel reads meanwhile.
     """
     if new:  # use a new cache key; the old entry is dropped later
@@ -110,6 +112,7 @@ def do_exported(
     # Executables for described devices can't run, so they aren't kept.
     cache = ExecutableCache(size=1) if exported.target else _CACHE
     job = job_of(exported, folder, cache, repeat, values, send_stage)
+    job.measure = measure
     runners: list[HereForKernel] = []
 
     def steps() -> None:

@@ -39,6 +39,7 @@ from shardviz.runs.backend.compile import Lowered, compiled_names
 from shardviz.runs.backend.here import Here
 from shardviz.runs.backend.inputs import copies_allowed, summed
 from shardviz.runs.backend.partitioner import partitioned_module
+from shardviz.runs.backend.profiling import ONE_BY_ONE
 from shardviz.runs.backend.runner import (
     Failed,
     Job,
@@ -78,6 +79,7 @@ FROM_ELSEWHERE = (
     "checks",
     "mesh",
     "roofline",
+    "measured",
 )
 
 
@@ -210,6 +212,7 @@ class InWorker(Elsewhere):
                     new,
                     job.repeat,
                     self.values(),
+                    job.measure,
                     poll=poll,
                     progress=enter,
                     poll_folder=dump.poll,
@@ -392,5 +395,8 @@ def here(job: Job, target: Target) -> InKernel:
     """Creates the runner for this kernel's devices."""
     refuse_in_callback(worker=False)
     mesh = device_mesh(job.program.mesh, target)
+    if job.measure and target.platform == "gpu":
+        options = {**ONE_BY_ONE, **job.program.options}
+        job.program = job.program.replace(options=options)
     join(job, mesh)
     return InKernel(job, mesh)
