@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from shardviz.base.collective import Collective
@@ -175,16 +176,20 @@ def does_not_compile(message: str) -> str:
 
 
 def moves(collectives: Iterable[Collective]) -> str:
-    """Lists collectives in a phrase.
+    """Lists collectives in a phrase; equal ones once, with their number.
 
-    >>> moves([Collective("all-gather", ("U",), 2048)])
-    'all-gather of 2 KiB over U'
+    >>> gather = Collective("all-gather", ("U",), 2048)
+    >>> moves([gather]), moves([gather, gather])
+    ('all-gather of 2 KiB over U', '2 × all-gather of 2 KiB over U')
     """
-    phrases = []
+    counts: Counter[str] = Counter()
     for collective in collectives:
         size = bytes_text(collective.bytes_per_device)
         axes = " × ".join(collective.axes_in_words)
-        phrases.append(f"{collective.kind} of {size} over {axes}")
+        counts[f"{collective.kind} of {size} over {axes}"] += 1
+    phrases = []
+    for phrase, count in counts.items():
+        phrases.append(phrase if count == 1 else f"{count} × {phrase}")
     return joined(phrases, limit=4) or "no collective"
 
 

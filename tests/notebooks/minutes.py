@@ -19,10 +19,12 @@ PROSE = 150  # words a minute, as in a textbook; the same for printed output and
 CODE = 50  # words a minute: code is read line by line
 PICTURE = 0.5  # minutes to look at one
 SOLVE = 5  # minutes for an exercise, beside reading its task
+WRITE = 15  # minutes for an exercise that asks for code, its task included
 
 _STATED = re.compile(
     r"\*(?P<minutes>\d+) minutes(?:: (?P<read>\d+) to read(?: and run)?,"
-    r" (?P<solve>\d+) for (?P<exercises>\d+) exercises| to read and run)\.\*"
+    r" (?P<solve>\d+) for (?P<exercises>\d+) exercises"
+    r"(?:; (?P<write>\d+) more to write code)?| to read and run)\.\*"
 )
 
 
@@ -32,13 +34,15 @@ class Minutes(NamedTuple):
     read: int
     solve: int
     exercises: int
+    write: int = 0
 
     def __str__(self) -> str:
         if not self.exercises:
             return f"*{self.read} minutes to read and run.*"
+        code = f"; {self.write} more to write code" if self.write else ""
         return (
             f"*{self.read + self.solve} minutes: {self.read} to read and run,"
-            f" {self.solve} for {self.exercises} exercises.*"
+            f" {self.solve} for {self.exercises} exercises{code}.*"
         )
 
 
@@ -52,8 +56,17 @@ def counted(notebook: dict[str, Any]) -> Minutes:
     A picture's text, which a reader without pictures gets, is not counted beside it.
     """
     read = solve = 0.0
-    exercises = 0
+    exercises = write = 0
+    asks_for_code = False
     for cell in notebook["cells"]:
+        if cell["id"] == "exercises-code":
+            asks_for_code = True
+        elif not cell["id"].startswith(("exercise-", "check-")):
+            asks_for_code = False
+        if asks_for_code:
+            if cell["id"].startswith("check-"):
+                write += WRITE
+            continue
         if cell["id"].startswith("check-"):
             exercises += 1
             solve += SOLVE
@@ -73,7 +86,7 @@ def counted(notebook: dict[str, Any]) -> Minutes:
                 read += PICTURE
             else:
                 read += said
-    return Minutes(round(read), round(solve), exercises)
+    return Minutes(round(read), round(solve), exercises, write)
 
 
 def stated(notebook: dict[str, Any]) -> Minutes | None:
@@ -83,7 +96,8 @@ def stated(notebook: dict[str, Any]) -> Minutes | None:
         return None
     if found["read"] is None:
         return Minutes(int(found["minutes"]), 0, 0)
-    time = Minutes(int(found["read"]), int(found["solve"]), int(found["exercises"]))
+    numbers = (int(found[n] or 0) for n in ("read", "solve", "exercises", "write"))
+    time = Minutes(*numbers)
     if int(found["minutes"]) != time.read + time.solve:
         raise ValueError(f"{found[0]} does not add up.")
     return time

@@ -25,7 +25,7 @@ def test_the_time_that_a_lesson_states_is_what_it_takes(path):
     if said is None:
         assert path.name.startswith("a"), "state the time: python -m tests.notebooks.minutes"
         return
-    assert said.exercises == is_so.exercises
+    assert (said.exercises, said.write) == (is_so.exercises, is_so.write)
     repair = f"python -m tests.notebooks.minutes: {is_so}"
     assert abs(said.read - is_so.read) <= TOLERANCE, repair
     assert abs(said.solve - is_so.solve) <= TOLERANCE, repair
@@ -50,7 +50,7 @@ def test_the_rates_that_the_course_states_are_those_counted_with():
     sentence = (
         f"{minutes.PROSE} words of prose or output per minute, {minutes.CODE} words of code per"
         f" minute, {minutes.PICTURE * 60:.0f} seconds per picture, and {minutes.SOLVE} minutes per"
-        " exercise after reading its task"
+        f" exercise after reading its task, or {minutes.WRITE} if it asks for code"
     )
     assert sentence in said
 
@@ -68,8 +68,12 @@ def test_words_code_output_pictures_and_tasks_are_counted():
         cell("code", "code", "w " * 100, outputs=[shown, shown, printed]),
         cell("code", "exercise-1", "w " * 500, outputs=[{"data": {"text/plain": "w " * 150}}]),
         cell("code", "check-1", "w " * 500, outputs=[printed]),
+        cell("markdown", "exercises-code", "w " * 500),
+        cell("code", "exercise-2", "w " * 500, outputs=[printed]),
+        cell("code", "check-2", "w " * 500, outputs=[printed]),
+        cell("markdown", "end", "w " * 150),
     ]
-    assert counted({"cells": cells}) == Minutes(read=5 + 2 + 1 + 2, solve=6, exercises=1)
+    assert counted({"cells": cells}) == Minutes(5 + 2 + 1 + 2 + 1, 6, exercises=1, write=15)
     assert stated({"cells": cells}) == Minutes(1, 0, 0)
 
 
