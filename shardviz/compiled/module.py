@@ -19,15 +19,15 @@ from shardviz.compiled.wire import Message, signed
 
 #: The field numbers of each message, by XLA's field names.
 MODULE = {
-    "computations": 3, "entry": 6, "schedule": 7, "alias": 8, "device_assignment": 15,
-    "stack_frames": 17,
+    "name": 1, "entry_name": 2, "computations": 3, "entry": 6, "schedule": 7, "alias": 8,
+    "device_assignment": 15, "stack_frames": 17, "frontend_attributes": 19,
 }  # fmt: skip
 COMPUTATION = {"name": 1, "instructions": 2, "id": 5, "root_id": 6}
 INSTRUCTION = {
     "name": 1, "opcode": 2, "shape": 3, "metadata": 7, "literal": 8,
     "parameter_number": 9, "tuple_index": 13, "dimensions": 14,
     "channel_id": 26, "custom_call_target": 28, "id": 35, "operand_ids": 36,
-    "called_computation_ids": 38, "backend_config": 43, "replica_groups": 49,
+    "called_computation_ids": 38, "sharding": 40, "backend_config": 43, "replica_groups": 49,
     "feature_group_count": 50, "source_target_pairs": 52, "batch_group_count": 61,
     "comparison_direction": 63,
     "frontend_attributes": 68, "device_list": 87, "iota_device_list": 92,
@@ -265,10 +265,14 @@ class Instruction:
         # An async start's attributes override those of the wrapped operation.
         by_name: dict[str, str] = {}
         for message in (self.attributes, self._message):
-            entries = message.message(INSTRUCTION["frontend_attributes"])
-            for entry in entries.messages(1):
-                by_name[entry.text(1)] = entry.text(2)
+            by_name |= _by_name(message.message(INSTRUCTION["frontend_attributes"]))
         return by_name
+
+    @property
+    def named_mesh(self) -> dict[str, int]:
+        """Axis name -> size, of the mesh in the sharding; empty without names."""
+        mesh = self._message.message(INSTRUCTION["sharding"]).message(14).message(2)
+        return {axis.text(1): axis.number(2) for axis in mesh.messages(1)}
 
     @property
     def trips(self) -> int | None:
@@ -308,6 +312,10 @@ class Instruction:
 
     def __repr__(self) -> str:
         return f"Instruction({self.name})"
+
+
+def _by_name(attributes: Message) -> dict[str, str]:
+    return {entry.text(1): entry.text(2) for entry in attributes.messages(1)}
 
 
 def _shapes(message: Message) -> Iterator[Shape]:
@@ -409,8 +417,9 @@ class Module:
     def __init__(self, data: bytes) -> None:
         try:
             message = Message(data)
-            if MODULE["computations"] not in message:
-                # An `HloProto` has the module as its field 1.
+            self.is_dump = MODULE["entry_name"] not in message
+            if self.is_dump:
+                # An `HloProto` has the module as its field 1, and no field 2.
                 message = message.message(1)
             self._message = message
             entry = message.number(MODULE["entry"])
@@ -418,8 +427,9 @@ class Module:
                 Computation(part, self)
                 for part in message.messages(MODULE["computations"])
             ]
-        except IndexError:
+        except (IndexError, AssertionError):
             raise ValueError("The module is cut off.") from None
+        self.name = message.text(MODULE["name"])
         self.entry_number = entry
         self.by_number = {c.number: c for c in self.computations}
         if entry not in self.by_number:
@@ -469,6 +479,16 @@ class Module:
         return {entry.number(1): entry.message(2).numbers(1) for entry in sequences}
 
     @property
+    def is_partitioned(self) -> bool:
+        """Whether XLA's partitioner made the module; final modules are scheduled."""
+        return self.is_scheduled or "_spmd" in self.entry.name
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas; 0 if unknown."""
+        return self._message.message(MODULE["device_assignment"]).number(1)
+
+    @property
     def is_scheduled(self) -> bool:
         """Whether this is a final module, with a fixed execution order."""
         return MODULE["schedule"] in self._message
@@ -477,6 +497,11 @@ class Module:
     def partitions(self) -> int:
         """Number of devices in the module; for several TPU slices, in one slice."""
         return self._message.message(MODULE["device_assignment"]).number(2)
+
+    @property
+    def frontend(self) -> dict[str, str]:
+        """The frontend attributes by name."""
+        return _by_name(self._message.message(MODULE["frontend_attributes"]))
 
     @cached_property
     def loops(self) -> int:

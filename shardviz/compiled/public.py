@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
-from shardviz.base.public.adopt import is_compiled, is_lowered
-from shardviz.base.typing import PyTree, UserFunction
+from shardviz.base.public.adopt import as_mesh, is_compiled, is_lowered, optional
+from shardviz.base.typing import MeshLike, PyTree, UserFunction
 from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report
@@ -78,21 +79,31 @@ def compile(
     return with_values(report, planned)
 
 
-def report(compiled: jax.stages.Compiled | jax.stages.Lowered, /) -> Report:
+def report(
+    compiled: jax.stages.Compiled | jax.stages.Lowered | str | os.PathLike[str],
+    /,
+    *,
+    mesh: MeshLike | None = None,
+) -> Report:
     """Reports on a program that jax has lowered or compiled; compiles nothing.
 
     Args:
-        compiled: the result of `jax.jit(f).lower(...)`, or of its `.compile()`.
+        compiled: the result of `jax.jit(f).lower(...)`, or of its `.compile()`; the
+            path of a file with HLO (text or proto) or StableHLO (text or bytecode), or
+            of a folder with XLA's dump; or the text itself. Files are parsed in a
+            separate process.
+        mesh: the mesh of a program in a file, if the file does not name its axes.
 
     Returns:
-        A Report. For a `Compiled`: the final collectives, the memory, and the layouts
-        of arguments and results. The collectives right after XLA's partitioner and the
-        memory over time are None, because XLA reports them only to `sv.compile`. For a
-        `Lowered`: the plan in `.plan`, made without another trace, and the layouts;
-        `.collectives` is None, because nothing is compiled yet.
+        A Report with the stages that `compiled` has; the others are None, and a note
+        names them. A `Compiled` or a final module has the final collectives; a
+        `Compiled` also the memory, and the layouts of arguments and results. A
+        `Lowered` or StableHLO has the plan in `.plan`, made without another trace, and
+        these layouts. A dump has all that XLA wrote, such as the collectives right
+        after its partitioner and the memory over time.
 
     Raises:
-        ProgramError: for anything else.
+        ShardvizError: for anything else, and for files that cannot be read.
 
     >>> import jax, shardviz as sv
     >>> lowered = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((8,), "float32"))
@@ -100,17 +111,26 @@ def report(compiled: jax.stages.Compiled | jax.stages.Lowered, /) -> Report:
     ()
     >>> sv.report(lowered).plan.op("mul").shape
     (8,)
+    >>> sv.report(lowered.compile().as_text()).collectives
+    ()
     """
     with needed_by("sv.report"):
         from shardviz.plans.backend import plan_module
-        from shardviz.runs.backend import read_compiled
+        from shardviz.runs.backend import read_compiled, read_files
+    if isinstance(compiled, (str, os.PathLike)):
+        return read_files.report_of_file(compiled, optional(as_mesh, mesh))
+    if mesh is not None:
+        raise ProgramError(
+            "The mesh of a Lowered or Compiled is known; got mesh= as well. Pass it with a"
+            " file only."
+        )
     if is_compiled(compiled):
         return read_compiled.report_of(compiled)
     if is_lowered(compiled):
         return read_compiled.report_of_plan(plan_module.plan_lowered(compiled))
     raise ProgramError(
         "sv.report takes what jax has lowered or compiled: jax.jit(f).lower(*args), or its"
-        f" .compile(); got {shown(compiled)}. A function is compiled by"
+        f" .compile(), or a file of XLA; got {shown(compiled)}. A function is compiled by"
         " sv.compile(f, *args)."
     )
 

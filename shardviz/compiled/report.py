@@ -213,7 +213,7 @@ class Report(Displayed):
             state = f"failed at {self.error}"
         elif not self.ok:
             state = "a check failed"
-        elif self.plan is not None:
+        elif self.collectives is None:
             state = "not compiled"
         where = self.target and f" on {self.target}"
         return f"Report({self.program}{where}: {state})"

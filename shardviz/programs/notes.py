@@ -282,6 +282,25 @@ class NotCompiled(NotPartitioned):
 
 
 @dataclass(frozen=True)
+class FileOfStages(NotPartitioned):
+    """The report was read from a file or a dump, which has only some of the four stages.
+
+    Attributes:
+        file: name of the file or folder.
+        stages: the stages that it has; empty for HLO before the partitioner.
+        devices: number of devices of a program in HLO.
+        names_mesh: whether the names of the mesh axes are known.
+        programs: number of programs in a folder; the largest one was read.
+    """
+
+    file: str
+    stages: tuple[str, ...]
+    devices: int = 1
+    names_mesh: bool = True
+    programs: int = 1
+
+
+@dataclass(frozen=True)
 class OwnDump(NotPartitioned):
     """The user's `XLA_FLAGS` already request a dump, so we don't add ours."""
 

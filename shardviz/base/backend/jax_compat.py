@@ -494,6 +494,21 @@ def stablehlo_module(lowered: jax.stages.Lowered) -> Any:
     return module if refine is None else refine(module)
 
 
+HLO_PARSER = "jaxlib._hlo", "hlo_module_from_text"
+
+
+def hlo_of_text(text: str) -> bytes:
+    """An HLO module in text as a serialized proto. XLA may end this process.
+
+    Raises:
+        Exception: if XLA cannot parse the text, or this jaxlib has no parser.
+    """
+    parse = private(*HLO_PARSER)
+    if parse is None:
+        raise NotImplementedError("this jaxlib has no parser for the text of HLO")
+    return parse(text).as_serialized_hlo_module_proto()
+
+
 XLA_FORM = "_to_xla_hlo_sharding"
 
 

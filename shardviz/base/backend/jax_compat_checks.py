@@ -242,6 +242,9 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     ),
     "jax._src.interpreters.mlir._platform_specific_lowerings": _platforms,
     f"jax.sharding.NamedSharding.{compat.XLA_FORM}": _large_sharding,
+    ".".join(compat.HLO_PARSER): lambda: bool(
+        compat.hlo_of_text("ENTRY e { ROOT p = f32[] parameter(0) }")
+    ),
     "jaxlib.mlir.passmanager": _passes,
     "messages of jax about meshes": _mesh_messages,
 }

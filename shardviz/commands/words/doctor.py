@@ -125,6 +125,7 @@ LOSSES: Mapping[str, str] = {
         "Plans without a target do not name the operations whose lowering depends on the"
         " platform."
     ),
+    "jaxlib._hlo.hlo_module_from_text": "sv.report does not read the text of HLO.",
     "jax.sharding.NamedSharding._to_xla_hlo_sharding": (
         "Plans for large meshes take more time and memory."
     ),

@@ -52,8 +52,8 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
     if report.plan is not None and not report.error:
         panels = [draw_plan(report.plan)]
-    if report.collectives is not None:
-        panels.append(draw_collectives(report.collectives))
+    if (collectives := _collectives(report)) is not None:
+        panels.append(draw_collectives(collectives))
     if report.processes:
         panels.append(draw_processes(report))
     if report.checks:
@@ -108,11 +108,16 @@ def _lines(report: Report, full: bool) -> list[str]:
     lines += _notes(report)
     if large is None or full:
         lines += peak_lines(report, full)
-    if report.collectives is not None:
-        lines += _collective_lines(report.collectives, full)
+    if (collectives := _collectives(report)) is not None:
+        lines += _collective_lines(collectives, full)
     if report.measured is not None:
         lines += measured_lines(report.measured, full)
     return lines + check_lines(report.checks, full)
+
+
+def _collectives(report: Report) -> tuple[Collective, ...] | None:
+    """The final collectives, or those of the last stage that a file has."""
+    return report.partitioned if report.collectives is None else report.collectives
 
 
 def _head(report: Report) -> str:
@@ -120,7 +125,7 @@ def _head(report: Report) -> str:
         report.error is not None,
         report.ok,
         too_large=report.too_large is not None,
-        compiled=report.plan is None,
+        compiled=report.collectives is not None,
     )
     return f"{report.program} on {report.target}: {state}"
 

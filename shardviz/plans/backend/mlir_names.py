@@ -80,7 +80,8 @@ ORIGIN_NAME = "sdy.sharding_origin_name"
 
 FUNCTION_NAME, CALLEE = "sym_name", "callee"
 ARGUMENT_ATTRIBUTES, RESULT_ATTRIBUTES = "arg_attrs", "res_attrs"
-# Attributes that jax sets on arguments and results.
+# Attributes that jax sets on the module, and on arguments and results.
+DEVICE_COUNTS = "mhlo.num_partitions", "mhlo.num_replicas"
 DONATED, MEMORY_KIND = ("jax.buffer_donor", "tf.aliasing_output"), "mhlo.memory_kind"
 RESULT_INFO, GSPMD_SHARDING = "jax.result_info", "mhlo.sharding"
 FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"

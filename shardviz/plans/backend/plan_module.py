@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import jax
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from shardviz.base.backend.jax_compat import stablehlo_module
 from shardviz.base.errors import ProgramError
@@ -23,6 +24,7 @@ from shardviz.plans.backend.build_plan import estimated, notes_on_values
 from shardviz.plans.backend.lowering import choose_passes
 from shardviz.plans.backend.mlir_names import (
     ARGUMENT_ATTRIBUTES,
+    DEVICE_COUNTS,
     DONATED,
     FUNCTION_NAME,
     GSPMD_SHARDING,
@@ -33,12 +35,19 @@ from shardviz.plans.backend.mlir_names import (
     SHARDY_MESH,
 )
 from shardviz.plans.backend.reader import PlanReader, argument_names
-from shardviz.plans.backend.shardy_passes import PassSelection
+from shardviz.plans.backend.shardy_passes import (
+    PassSelection,
+    is_accepted,
+    pass_manager,
+)
 from shardviz.plans.backend.uneven import note_uneven
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_notes import FromStableHlo
 from shardviz.programs.backend.arguments import name_of_path, unique
 from shardviz.programs.backend.failures import failure
+
+# Characters to keep of MLIR's error.
+_MOST = 300
 
 
 def plan_lowered(lowered: jax.stages.Lowered) -> Plan:
@@ -132,7 +141,7 @@ def _results(main: Any, names: set[str]) -> list[str]:
 
 
 def _mesh_of(module: Any) -> MeshSpec:
-    """Returns the only mesh of a module; one device if nothing in it is split.
+    """Returns the only mesh of a module; one axis over all devices if it names none.
 
     Raises:
         ProgramError: for several meshes, or for shardings in GSPMD's notation.
@@ -146,14 +155,18 @@ def _mesh_of(module: Any) -> MeshSpec:
             "Plans do not cover programs over two meshes, and this module has"
             f" {listed(shapes)}. sv.report(lowered.compile()) shows what XLA makes of it."
         )
-    main = functions_of(module.operation)["main"]
-    for number in range(len(main.regions[0].blocks[0].arguments)):
-        if named_attribute(main, ARGUMENT_ATTRIBUTES, number, GSPMD_SHARDING):
+    for op in operations_in(module.operation):
+        # The arguments' shardings are in an attribute of the function.
+        text = str(op.attributes.get(ARGUMENT_ATTRIBUTES, ""))
+        if GSPMD_SHARDING in op.attributes or GSPMD_SHARDING in text:
             raise ProgramError(
                 f"The shardings of this module are GSPMD's ({GSPMD_SHARDING}), and plans"
                 " need Shardy's. Lower it with jax_use_shardy_partitioner=True."
             )
-    return make_mesh(device=1)
+    attributes, devices = module.operation.attributes, 1
+    for name in DEVICE_COUNTS:
+        devices *= attributes[name].value if name in attributes else 1
+    return make_mesh(device=devices)
 
 
 def _meshes(
@@ -168,3 +181,41 @@ def _meshes(
             )
             if axes:
                 yield axes, tuple(mesh.device_ids)
+
+
+def plan_data(data: bytes, name: str, folder: str) -> Plan:
+    """Plans StableHLO in text, bytecode or a portable artifact, in a worker.
+
+    Args:
+        data: the contents of a file, which may end this process.
+        name: the name of the program if the module has none.
+        folder: the worker's folder for the files of a call; not used.
+
+    Raises:
+        ProgramError: if MLIR cannot parse the data, or as in `plan_module`.
+    """
+    # The context of any module from jax has all dialects.
+    any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
+    context = any_module.operation.context
+    try:
+        if b"StableHLO_v" in data[:64]:
+            module = stablehlo.deserialize_portable_artifact(context, data)
+        else:
+            module = ir.Module.parse(data, context)
+    except Exception as error:  # noqa: BLE001  MLIR raises several types
+        lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
+        reason = (lines or str(error).splitlines() or [type(error).__name__])[0]
+        raise ProgramError(
+            f"MLIR cannot parse {name}: {reason[:_MOST]}. Pass the complete output of"
+            " jax.jit(f).lower(*args).as_text(), from this or an older version of jax."
+        ) from None
+    with context:
+        # Newer versions of jax write each mesh in the shardings that use it.
+        if is_accepted("sdy-lift-inlined-meshes"):
+            pass_manager(("sdy-lift-inlined-meshes",)).run(module.operation)
+        functions = functions_of(module.operation)
+        if len(functions) == 1:  # modules that are not from jax may have another name
+            (function,) = functions.values()
+            function.attributes[FUNCTION_NAME] = ir.StringAttr.get("main")
+    plan = plan_module(module)
+    return plan if plan.program != "main" else replace(plan, program=name)

@@ -11,6 +11,7 @@ from shardviz.programs.notes import (
     ChangedInPlace,
     CompiledByJax,
     DumpRefused,
+    FileOfStages,
     FunctionReplaced,
     JitDiffers,
     JitStays,
@@ -41,6 +42,28 @@ from shardviz.programs.notes import (
 def _sentence(text: str) -> Callable[[Note], str]:
     """Returns a formatter for notes without fields, which have a fixed text."""
     return lambda note: text
+
+
+def _file_of_stages(note: FileOfStages) -> str:
+    stages = ("requested", "propagated", "partitioned", "compiled")
+    missing = joined([stage for stage in stages if stage not in note.stages])
+    sentences = [
+        f"{note.file} has these stages: {joined(note.stages)}. Unknown: {missing}."
+    ]
+    if not note.stages:
+        sentences = [
+            f"{note.file} is HLO from before XLA's partitioner, so its collectives are not"
+            " known yet. They are in the module after it (after_spmd-partitioning), and in"
+            " the final one (after_optimizations)."
+        ]
+    elif note.devices > 1 and not note.names_mesh:
+        sentences.append(
+            f"It names no mesh axes, so its {note.devices:,} devices are one axis here."
+            f" Name them, such as mesh='data={note.devices}'."
+        )
+    if note.programs > 1:
+        sentences.append(f"This is the largest of {note.programs:,} programs.")
+    return " ".join(sentences)
 
 
 def _static_numbers(note: StaticNumbers) -> str:
@@ -223,6 +246,7 @@ SENTENCES = {
         "Two of the four stages are known: requested and propagated. XLA has neither"
         " partitioned nor compiled this program: sv.report(lowered.compile()) shows both."
     ),
+    FileOfStages: _file_of_stages,
     OwnDump: _sentence(
         "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."
     ),

@@ -23,7 +23,7 @@ from shardviz.programs.backend.arguments import name_of_path, path_name
 from shardviz.programs.backend.bridge import adopt_mesh
 from shardviz.programs.backend.devices import Device
 from shardviz.programs.backend.trace import Output
-from shardviz.programs.notes import CompiledByJax, NotCompiled
+from shardviz.programs.notes import CompiledByJax, NotCompiled, Note
 from shardviz.runs.backend.checks import output_layouts
 from shardviz.runs.backend.compile import final_module, read_cost, read_sizes
 
@@ -75,8 +75,13 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     return report.replace(roofline=roofline(report, chip))
 
 
-def report_of_plan(plan: Plan) -> Report:
-    """Reports on a program that is lowered and not compiled, from its plan."""
+def report_of_plan(plan: Plan, note: Note | None = None) -> Report:
+    """Reports on a program that is lowered and not compiled, from its plan.
+
+    Args:
+        plan: the plan.
+        note: a note on where the program comes from; None for jax's `Lowered`.
+    """
     layouts: dict[str, dict[str, Layout]] = {"argument": {}, "op": {}, "result": {}}
     without: list[Check] = []
     for op in plan.ops:
@@ -94,7 +99,7 @@ def report_of_plan(plan: Plan) -> Report:
         error=plan.error,
         mesh=plan.mesh,
         checks=tuple(without),
-        notes=(NotCompiled(),),
+        notes=(note or NotCompiled(),),
         plan=plan,
     )
 
