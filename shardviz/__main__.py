@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -109,15 +110,32 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def script() -> int:
+    """Runs the command that this process was started for; returns its exit code."""
+    # Characters that the terminal cannot encode, such as arrows, become question marks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    # The process is short. Collecting garbage during it and at its end, over all objects
+    # of jax, would take a tenth of its time.
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        return main(own_process=True)
+    finally:
+        gc.freeze()
+
+
+def main(arguments: Sequence[str] | None = None, own_process: bool = False) -> int:
     """Runs one command; returns its exit code.
 
     Args:
         arguments: the arguments after `python -m shardviz`; by default `sys.argv[1:]`.
+        own_process: whether jax's configuration may be changed, because the process
+            ends with the command. Then it compiles here, without a worker.
     """
     commands = {"audit": _audit, "check": _check, "compare": _compare}
     try:
         options = parser().parse_args(arguments)
+        options.own_process = own_process
         return commands.get(options.command, _doctor)(options)
     except UserError as error:
         traceback.print_exception(error.__cause__)
@@ -190,7 +208,8 @@ def _check(options: argparse.Namespace) -> int:
             ' as --no "all-gather over data"'
         )
     subject = _subject(options.what, options)
-    expected = expect(subject, target=options.target, stage=options.stage)
+    target = _target(subject, options)
+    expected = expect(subject, target=target, stage=options.stage)
     results = []
     for name, run_check in checks:
         try:
@@ -229,7 +248,8 @@ def _lock(what: str, options: argparse.Namespace, collectives: bool) -> Lock:
     if Path(what).is_file():
         return read_lock(what)
     subject = _subject(what, options)
-    return lock(subject, collectives=collectives, target=options.target)
+    target = _target(subject, options)
+    return lock(subject, collectives=collectives, target=target)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -349,6 +369,20 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     return audit(subject, table, mesh, dialect=dialect or "linen", target=target)
 
 
+def _target(subject: Any, options: argparse.Namespace) -> str | None:
+    """Returns the target to compile for, by default simulated CPUs in this process.
+
+    They start only if jax has not started other devices here. Without them, programs
+    are compiled in a worker, which must import jax again.
+    """
+    if options.target is None and options.own_process and isinstance(subject, Program):
+        from shardviz.base.backend import jax_compat
+
+        if jax_compat.start_cpus(subject.mesh.size):
+            return "attached"
+    return options.target
+
+
 def _table(typed: str) -> Path | str:
     """Returns the path of a table's file if it exists, else the table as typed."""
     # is_file() can raise if the typed table is too long for a path.
@@ -398,7 +432,4 @@ def _called(what: str) -> Any:
 
 
 if __name__ == "__main__":
-    # Characters that the terminal cannot encode, such as arrows, become question marks.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    sys.exit(main())
+    sys.exit(script())

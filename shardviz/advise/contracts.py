@@ -42,6 +42,7 @@ from shardviz.base.format import plural, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import parse_bytes
 from shardviz.compiled.comparison import total_bytes
+from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.stages import Stages
 from shardviz.compiled.too_large import TooLarge
@@ -479,6 +480,9 @@ class Expectation:
         # `fit.ok` is None if the size of some arrays is unknown.
         if is_refused or not fit.ok:
             if report is not None:
+                # Values in memory have names only in the plan.
+                if isinstance(self.subject, Program) and self.plan is not None:
+                    report = with_values(report, self.plan(self.subject))
                 large = TooLarge.of(self._name, device, fit, report.memory)
             facts = (counted, compiled_for, fit, self._arrays, large)
             raise ContractError(NotEnoughMemory(self._name, *facts))

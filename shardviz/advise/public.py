@@ -7,8 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardviz.advise.candidates import Changes
-from shardviz.advise.search import Search
 from shardviz.axis_rules.audit import Audit
 from shardviz.base.collective import Collective
 from shardviz.base.display import StageClock
@@ -17,7 +15,7 @@ from shardviz.base.format import listed, shown, suggestion
 from shardviz.base.parse import parse_bytes
 from shardviz.base.public.adopt import is_jax
 from shardviz.base.typing import PyTree, UserFunction
-from shardviz.compiled.public import compile
+from shardviz.compiled.public import progress_clock
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
 from shardviz.hardware.targets import TargetLike, check_target
@@ -26,10 +24,13 @@ from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program_of
+from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:
+    from shardviz.advise.candidates import Changes
     from shardviz.advise.contracts import Expectation
     from shardviz.advise.lock import Lock
+    from shardviz.advise.search import Search
 
 
 def changes(
@@ -332,4 +333,9 @@ def _program_or_value(
 
 
 def _compile_for(program: Program, target: TargetLike) -> Report:
-    return compile(program, "cpu" if target is None else target)
+    """Compiles a program without planning it, unlike `sv.compile`."""
+    with needed_by("sv.expect"):
+        from shardviz.runs.backend.hosts import run
+    target = "cpu" if target is None else target
+    with progress_clock(program) as clock:
+        return run.compile_program(program, target, cache=cache, progress=clock)

@@ -128,7 +128,7 @@ class Dataflow:
         for part in self._parts:
             for source in self._sources(part):
                 readers[source].append(part)
-        return _collected(self._parts[::-1], starts, readers)
+        return _collected(self._parts, starts, readers)
 
     @cached_property
     def _differing(self) -> dict[Part, int]:
@@ -286,13 +286,14 @@ def _collected(
     """Propagates bits between arrays until nothing changes.
 
     Args:
-        parts: all arrays; fastest if each comes after its sources.
+        parts: all arrays.
         starts: an array -> its initial bits.
         sources: an array -> the arrays it receives bits from.
         ended: an array -> the bits it doesn't receive.
         unknown: the bits of a source that is not in `parts`.
     """
-    bits = dict.fromkeys(parts, 0)
+    # If no array depends on itself, a single pass in this order sets all bits.
+    bits = dict.fromkeys(_after_their_sources(parts, sources), 0)
     changed = True
     while changed:
         changed = False
@@ -304,6 +305,27 @@ def _collected(
             if union != before:
                 bits[part], changed = union, True
     return bits
+
+
+def _after_their_sources(
+    parts: Iterable[Part], sources: Mapping[Part, list[Part]]
+) -> list[Part]:
+    """Sorts arrays so that each comes after its sources, except in loops."""
+    order: list[Part] = []
+    waiting = dict.fromkeys(parts)
+    while waiting:
+        # A depth-first search. An array is added after all of its sources.
+        stack = [(next(iter(waiting)), False)]
+        while stack:
+            part, sources_added = stack.pop()
+            if sources_added:
+                order.append(part)
+            elif part in waiting:
+                del waiting[part]
+                stack.append((part, True))
+                for source in sources.get(part, ()):
+                    stack.append((source, False))
+    return order
 
 
 def _all_parts(instructions: Iterable[Instruction]) -> list[Part]:

@@ -231,6 +231,34 @@ def test_as_a_process_without_jax_and_a_terminal_that_knows_ascii_alone(here):
     assert "gr??e" in done.stdout
 
 
+ALONE = """
+import gc, sys
+from shardviz.__main__ import script
+sys.argv = ["shardviz", "check", "my_train:step", "--no", "all-gather", "--no", "all-reduce",
+            "--json"]
+code = script()
+jax, workers = sys.modules["jax"], sys.modules["shardviz.programs.backend.worker.process"].workers
+print(code, workers.pids, jax.device_count())
+"""
+USES_DEVICES = "import jax\njax.devices()\n"
+
+
+@pytest.mark.parametrize("first", ["", USES_DEVICES], ids=["no devices yet", "started by the user"])
+def test_a_command_compiles_in_its_own_process_unless_jax_has_started(here, first):
+    (here / "my_train.py").write_text(first + TRAIN)
+    root = str(Path(sv.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        env={**os.environ, "PYTHONPATH": f"{root}:{here}", "JAX_NUM_CPU_DEVICES": "1"},
+        cwd=here, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    *printed, last = done.stdout.splitlines()
+    assert [check["ok"] for check in json.loads("\n".join(printed))["checks"]] == [True, False]
+    code, *pids, devices = last.split()
+    assert (code, devices) == ("1", "1" if first else "8")
+    assert (pids == ["()"]) == (not first)
+
+
 def test_the_doctor_says_what_works(capsys):
     assert main(["doctor"]) == 0
     assert "jax._src.mesh.thread_resources" in capsys.readouterr().out

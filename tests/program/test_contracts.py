@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
+from shardviz.advise import public
 from shardviz.advise.contracts import Expectation, crosses
 from shardviz.axis_rules.fit import Fit
 from shardviz.base.collective import Collective
@@ -256,14 +257,16 @@ def test_a_plan_says_that_it_is_an_estimate():
 def test_a_program_is_compiled_once_and_what_brought_the_axis_is_named(monkeypatch):
     program = programs.get("matmul, inner dimension split on one side")
     made = []
-    compile_ = sv.compile
-    monkeypatch.setattr("shardviz.advise.public.compile", lambda *a: made.append(a) or compile_(*a))
+    compile_ = public._compile_for
+    monkeypatch.setattr(
+        "shardviz.advise.public._compile_for", lambda *a: made.append(a) or compile_(*a)
+    )
     expected = sv.expect(program).sharded(at_least=1)
     assert made == []
     expected.no("all-reduce").at_most("128 KiB").at_most("10 MiB", per="device")
     with pytest.raises(ContractError) as caught:
         expected.no("all-gather", over="model")
-    assert [a[1] for a in made] == ["cpu"]
+    assert [a[1] for a in made] == [None]
     said = str(caught.value)
     assert "model splits x (dimension 1: rule 3, inner → model) and w (dimension" in said
     assert "functions.py:" in said
@@ -283,7 +286,7 @@ def test_the_compile_and_not_the_estimate_counts_for_a_program():
 def test_arguments_that_alone_do_not_fit_need_no_compile(monkeypatch):
     x = sv.array("x", (1 << 21, 3 << 12), spec="data, None")
     program = sv.program(jnp.sin, x, mesh="data=4, model=2")
-    monkeypatch.setattr("shardviz.advise.public.compile", lambda *a: pytest.fail("compiled"))
+    monkeypatch.setattr("shardviz.advise.public._compile_for", lambda *a: pytest.fail("compiled"))
     with pytest.raises(ContractError, match="its arguments alone take 24 GiB on each device"):
         sv.expect(program).fits("tpu:v5e:2x4")
 

@@ -305,7 +305,7 @@ def test_code_that_was_compiled_before_on_other_lines_says_where_all_the_same():
 def test_specs_alone_are_locked_without_a_compile(monkeypatch):
     program = sv.program(jnp.dot, sv.array("x", (8, 4), spec="data"), sv.array("w", (4, 8)),
                          mesh="data=4")  # fmt: skip
-    monkeypatch.setattr("shardviz.advise.public.compile", lambda *a: pytest.fail("compiled"))
+    monkeypatch.setattr("shardviz.advise.public._compile_for", lambda *a: pytest.fail("compiled"))
     lock = sv.lock(program, collectives=False)
     assert lock.arrays == {
         "x": "float32[8, 4] P('data')",

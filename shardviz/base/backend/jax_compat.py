@@ -114,6 +114,20 @@ def backend_started() -> bool:
     return started is not None and bool(started())
 
 
+def start_cpus(count: int) -> bool:
+    """Starts jax with simulated CPUs, unless its backends have already started.
+
+    Changes jax's configuration, so only a process that belongs to shardviz may call it.
+
+    Returns:
+        True if this process now has exactly this number of CPU devices.
+    """
+    if not backend_started():
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", count)
+    return jax.default_backend() == "cpu" and jax.device_count() == count
+
+
 def failed_to_start(error: BaseException) -> bool:
     """True if jax raised the error while starting its backends."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
