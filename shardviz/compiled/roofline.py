@@ -24,7 +24,7 @@ from shardviz.compiled.op_costs import (
 from shardviz.compiled.orders import DeviceOrder, best_order
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.hardware.chips import Chip
-from shardviz.hardware.interconnect import collective_link_use
+from shardviz.hardware.interconnect import LinkTime, collective_link_use
 from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
 
@@ -60,13 +60,16 @@ class Bound:
         part: `"compute"`, `"memory"`, `"collective"` or `"op"`.
         seconds: least seconds over all trips; None if a rate is unknown.
         bound: the rate that limits this part: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`,
-            `"network"`, or `""`.
+            `"network"`, or `""`; `"latency"` for a collective with more latency than
+            time at a link's rate.
         amount: FLOP or bytes of one execution.
         trips: number of executions; None if unknown, which counts as 1. Compute and
             memory totals have 1, except for a separate row with their share in loops of
             unknown length.
         source: the user's file and line.
         note: an assumption, or why the time is unknown; None if there is neither.
+        latency: the seconds of a collective that are latency, over all trips; None if
+            its latency is not published.
 
     >>> Bound("compute", "compute", 0.5, "FLOP/s", 1e14).bound
     'FLOP/s'
@@ -80,6 +83,7 @@ class Bound:
     trips: int | None = 1
     source: str = ""
     note: RooflineNote | None = None
+    latency: float | None = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,6 +130,11 @@ class Roofline(Displayed, Fact):
     def collective_s(self) -> float | None:
         """The least seconds of all collectives with a known time."""
         return self.parts.get("collectives")
+
+    @property
+    def latency_s(self) -> float:
+        """The seconds of all collectives that are latency, if published."""
+        return sum(row.latency or 0.0 for row in self.rows)
 
     @property
     def seconds(self) -> float | None:
@@ -344,30 +353,40 @@ def collective_bound(
     if collective.definition.route is Route.UNKNOWN:
         return replace(row, note=RooflineNote("ragged"))
     if topology is None or mesh is None:
-        times = _without_topology(collective, chip)
+        least = _without_topology(collective, chip)
     else:
         links = collective_link_use(collective, mesh, topology)
         if links is None:
             return replace(row, note=RooflineNote("no groups"))
-        times = links.times(collective.bytes_per_device)
-    if None in times.values():
+        least = links.longest(collective.bytes_per_device)
+    if least.seconds is None:
         return replace(row, note=RooflineNote("no rate"))
-    # All kinds of links are used at the same time, so the slowest one is the bound.
-    name = max(times, key=lambda kind: times[kind] or 0.0, default="")
-    seconds = (times.get(name) or 0.0) * collective.execution_count
-    return replace(row, bound=name, seconds=seconds)
+    count, latency = collective.execution_count, least.latency
+    row = replace(row, bound=least.name, seconds=least.seconds * count)
+    if latency is None:
+        return replace(row, latency=None, note=RooflineNote("no latency"))
+    if 2 * latency > least.seconds:
+        row = replace(row, bound="latency")
+    return replace(row, latency=latency * count)
 
 
-def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | None]:
+def _without_topology(collective: Collective, chip: Chip) -> LinkTime:
     """Returns the least time at the combined rate of all links of a chip."""
     sent = collective.sent_bytes
     name = "NVLink"
     if chip.axes:
         name = "ICI"
-    if sent is None or chip.link_bandwidth is None:
-        return {name: None}
-    # A lower bound: bytes that chips forward for others are not counted.
-    return {name: sent / (chip.link_bandwidth * max(1, chip.ici_links))}
+    # Lower bounds: bytes that chips forward for others are not counted, nor is any hop
+    # but the first.
+    latency = chip.hop_latency
+    if collective.definition.route is Route.RINGS:
+        latency = chip.collective_latency or latency
+    if not sent or chip.link_bandwidth is None:
+        return LinkTime(
+            name, None if sent is None or not chip.link_bandwidth else 0.0, 0.0
+        )
+    seconds = sent / (chip.link_bandwidth * max(1, chip.ici_links))
+    return LinkTime(name, seconds + (latency or 0.0), latency)
 
 
 def total_bounds(

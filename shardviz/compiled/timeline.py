@@ -63,6 +63,7 @@ class Span(Fact):
         live: the most bytes of live values on each device, in the plan, since the span
             before.
         note: why the time is unknown.
+        latency: the seconds of a collective that are latency, over all trips.
 
     >>> print(Span("dot_general", "product", 2e-6, "FLOP/s", 4e8))
     At least 2 µs, bound by FLOP/s: 400 MFLOP.
@@ -84,6 +85,7 @@ class Span(Fact):
     alone: float | None = None
     live: int = 0
     note: RooflineNote | None = None
+    latency: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,7 @@ def _of_collective(collective: Collective, number: int, bound: Bound) -> Span:
         collective=number,
         cause=collective.cause,
         note=bound.note,
+        latency=bound.latency,
     )
 
 

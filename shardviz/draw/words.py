@@ -34,6 +34,11 @@ def minimum_times(where: str) -> str:
     return f"minimum times on {where}"
 
 
+def latency(seconds: str) -> str:
+    """The share of a collective's least time that is latency."""
+    return f"{seconds} of it latency"
+
+
 def indivisible(parts: int) -> str:
     """Notes in a cell that the size is not a multiple of the number of shards."""
     return f"not divisible by {parts:,}"

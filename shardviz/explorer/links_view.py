@@ -68,7 +68,7 @@ def link_view(request: LinkRequest) -> JsonDict:
     >>> gather = Collective("all-gather", ("model",), 1 << 20)
     >>> view = link_view(LinkRequest("0:0", gather, placement))
     >>> view["words"]
-    'all-gather over model along x: busiest link 768 KiB one way, at least 16 µs.'
+    'all-gather over model along x: busiest link 768 KiB one way, at least 19 µs.'
     """
     placement, collective = request.placement, request.collective
     mesh, topology = placement.mesh, placement.topology

@@ -24,6 +24,8 @@ Shape = tuple[int, ...]
 SOURCES: Mapping[str, str] = {
     "book-tpus": "How to Scale Your Model, part 2, https://jax-ml.github.io/scaling-book/tpus",
     "book-gpus": "How to Scale Your Model, part 12, https://jax-ml.github.io/scaling-book/gpus",
+    "book-sharding": "How to Scale Your Model, part 3, https://jax-ml.github.io/scaling-book/sharding",
+    "nccl": "NCCL, src/graph/tuning.cc and src/sym_kernels.cc, https://github.com/NVIDIA/nccl",
     "google-v2": "Google Cloud, TPU v2, https://cloud.google.com/tpu/docs/v2",
     "google-v3": "Google Cloud, TPU v3, https://cloud.google.com/tpu/docs/v3",
     "google-v4": "Google Cloud, TPU v4, https://cloud.google.com/tpu/docs/v4",
@@ -71,6 +73,10 @@ class Chip:
             NVLinks of a GPU together.
         network_bandwidth: bytes per second, one way, of one chip's share of the
             data-center network, which joins TPU slices or GPU hosts.
+        hop_latency: seconds until the first byte arrives, over one ICI link or NVLink.
+        network_latency: the same over the data-center network.
+        collective_latency: the least seconds of any gather, scatter or sum of GPUs,
+            however small.
         wrap: when an axis closes to a ring: `"cube"` if every axis is a multiple of 4,
             `"full"` if the axis is as long as the pod's, `""` never.
         gpu: fields of XLA's `gpu_device_info`, which describe a GPU to the compiler.
@@ -100,6 +106,9 @@ class Chip:
     peak_int8: float | None = None
     link_bandwidth: float | None = None
     network_bandwidth: float | None = None
+    hop_latency: float | None = None
+    network_latency: float | None = None
+    collective_latency: float | None = None
     wrap: str = ""
     gpu: Mapping[str, int | float | str] = field(default_factory=dict, hash=False)
     cited: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
@@ -187,6 +196,8 @@ def _tpu(
     peak_int8: Figure,
     link_bandwidth: Figure,
     network_bandwidth: Figure,
+    hop_latency: Figure,
+    network_latency: Figure,
     devices: int = 1,
     libtpu_name: str = "",
     libtpu_config: str = "",
@@ -206,6 +217,8 @@ def _tpu(
             "peak_int8": peak_int8,
             "link_bandwidth": link_bandwidth,
             "network_bandwidth": network_bandwidth,
+            "hop_latency": hop_latency,
+            "network_latency": network_latency,
         }
     )
     traits = {
@@ -232,6 +245,9 @@ def _gpu(
     peak_int8: Figure,
     link_bandwidth: Figure,
     network_bandwidth: Figure,
+    hop_latency: Figure,
+    network_latency: Figure,
+    collective_latency: Figure,
 ) -> Chip:
     """Creates a GPU: eight per host, with the memory size that its driver reports."""
     values, cited = _values_and_sources(
@@ -242,6 +258,9 @@ def _gpu(
             "peak_int8": peak_int8,
             "link_bandwidth": link_bandwidth,
             "network_bandwidth": network_bandwidth,
+            "hop_latency": hop_latency,
+            "network_latency": network_latency,
+            "collective_latency": collective_latency,
         }
     )
     fields: dict[str, Any] = dict(values)
@@ -288,6 +307,14 @@ _H200 = _driver("NVIDIA H200 141GB HBM3e", 132, 128, 4800000000000, 52428800, 1.
 _B200 = _driver("NVIDIA B200", 148, 128, 7672320000000, 132644864, 1.965, 191514411008,
                 10, 0, *_ACCELERATED)  # fmt: skip
 
+# The smallest published latencies, so that times stay lower bounds. The scaling book:
+# "typically around 1us" for each hop. NCCL's model has a latency for each algorithm and
+# protocol: a step takes 0.6 µs on NVLink and 2.7 µs on the network (ring, LL). A whole
+# collective takes 4.5 µs before Blackwell (its kernels for symmetric memory, LL), and
+# 6.6 µs on Blackwell (ring, LL).
+_ICI_HOP = (1e-6, "book-sharding")
+_NVLINK_STEP, _NETWORK_STEP = (0.6e-6, "nccl"), (2.7e-6, "nccl")
+
 _CHIPS = (
     _tpu(
         "v2",
@@ -304,6 +331,8 @@ _CHIPS = (
         peak_int8=NOT_PUBLISHED,
         link_bandwidth=NOT_PUBLISHED,
         network_bandwidth=NOT_PUBLISHED,
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v3",
@@ -320,6 +349,8 @@ _CHIPS = (
         peak_int8=NOT_PUBLISHED,
         link_bandwidth=(1e11, "book-tpus"),
         network_bandwidth=NOT_PUBLISHED,
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v4",
@@ -337,6 +368,8 @@ _CHIPS = (
         link_bandwidth=(4.5e10, "book-tpus"),
         # 2.5e10 per host of 4 chips.
         network_bandwidth=(6.25e9, "book-tpus"),
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v5e",
@@ -355,6 +388,8 @@ _CHIPS = (
         link_bandwidth=(5e10, "google-v5e"),
         # 2 x 100 Gbit/s per host of 8 chips.
         network_bandwidth=(3.125e9, "google-v6e"),
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v5p",
@@ -372,6 +407,8 @@ _CHIPS = (
         link_bandwidth=(1e11, "google-v5p"),
         # 50 Gbit/s per chip.
         network_bandwidth=(6.25e9, "google-v5p"),
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v6e",
@@ -390,6 +427,8 @@ _CHIPS = (
         link_bandwidth=(1e11, "google-v6e"),
         # 100 Gbit/s per chip.
         network_bandwidth=(1.25e10, "google-7x"),
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "7x",
@@ -411,6 +450,8 @@ _CHIPS = (
         link_bandwidth=(1e11, "google-7x"),
         # 100 Gbit/s per chip.
         network_bandwidth=(1.25e10, "google-7x"),
+        hop_latency=_ICI_HOP,
+        network_latency=NOT_PUBLISHED,
     ),
     _gpu(
         "a100",
@@ -423,6 +464,9 @@ _CHIPS = (
         link_bandwidth=(300e9, "book-gpus"),
         # One adapter of 200 Gbit/s per GPU.
         network_bandwidth=(25e9, "nvidia-dgx-a100"),
+        hop_latency=_NVLINK_STEP,
+        network_latency=_NETWORK_STEP,
+        collective_latency=(4.5e-6, "nccl"),
     ),
     _gpu(
         "h100",
@@ -435,6 +479,9 @@ _CHIPS = (
         link_bandwidth=(450e9, "book-gpus"),
         # One adapter of 400 Gbit/s per GPU.
         network_bandwidth=(50e9, "book-gpus"),
+        hop_latency=_NVLINK_STEP,
+        network_latency=_NETWORK_STEP,
+        collective_latency=(4.5e-6, "nccl"),
     ),
     _gpu(
         "h200",
@@ -446,6 +493,9 @@ _CHIPS = (
         peak_int8=(1978.9e12, "nvidia-h200"),
         link_bandwidth=(450e9, "book-gpus"),
         network_bandwidth=(50e9, "book-gpus"),
+        hop_latency=_NVLINK_STEP,
+        network_latency=_NETWORK_STEP,
+        collective_latency=(4.5e-6, "nccl"),
     ),
     _gpu(
         "b200",
@@ -457,6 +507,9 @@ _CHIPS = (
         peak_int8=(4500e12, "nvidia-b200"),
         link_bandwidth=(900e9, "book-gpus"),
         network_bandwidth=(50e9, "book-gpus"),
+        hop_latency=_NVLINK_STEP,
+        network_latency=_NETWORK_STEP,
+        collective_latency=(6.6e-6, "nccl"),
     ),
 )
 CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _CHIPS}

@@ -13,15 +13,21 @@ The model, for a collective with B bytes per device and replica groups of n devi
   it joins TPU slices.
 
 Loads are fractions of B. The model follows parts 3 and 12 of
-https://jax-ml.github.io/scaling-book and ignores latency.
+https://jax-ml.github.io/scaling-book.
+
+Latency comes on top. On a torus, it is that of the hops between the two members of a
+group that are farthest apart, since every member needs data of all others. NVLink needs
+one step. The network needs at least log2(n) steps for n hosts, because the number of
+hosts whose data one has can at most double. A sum counts the same steps only once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -122,6 +128,9 @@ class LinkUse:
         chip_group: int64 [chips]: the replica group of each chip; -1 for none, -2 for
             several.
         hops: int64 [1]: the largest number of links on any route.
+        steps: kind of link -> the least number of steps, one after another, until all
+            data has arrived; on ICI, the number of hops.
+        rounds: whether this is a gather, scatter or sum.
 
     >>> links = route(Topology.parse("tpu:v5e:4x4"), [range(4)], "all-gather")
     >>> links.used, links.times(1e9)
@@ -134,14 +143,16 @@ class LinkUse:
     network: np.ndarray
     chip_group: np.ndarray
     hops: np.ndarray
+    rounds: bool = False
+    steps: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def unused(torus: Torus, chip_group: np.ndarray) -> LinkUse:
+    def unused(torus: Torus, chip_group: np.ndarray, rounds: bool = False) -> LinkUse:
         """Returns links without any load."""
         nvlink, network = np.zeros((2, torus.chips))
         ici = np.zeros((torus.chips, len(torus.shape), 2))
         hops = np.zeros(1, np.int64)
-        return LinkUse(torus, ici, nvlink, network, chip_group, hops)
+        return LinkUse(torus, ici, nvlink, network, chip_group, hops, rounds)
 
     def load(self, axis: int) -> np.ndarray:
         """float64 [chips]: load of each link to the next chip (busier direction)."""
@@ -158,7 +169,8 @@ class LinkUse:
     def times(self, size: float) -> dict[str, float | None]:
         """Returns the least seconds on each kind of link, for `size` bytes per device.
 
-        Omits kinds without a load. A time is None if the rate is not published.
+        These are seconds at the links' rates, without latency. Omits kinds without a
+        load. A time is None if the rate is not published.
 
         >>> links = route(Topology.parse("gpu:h100:2x8"), [range(16)], "all-gather")
         >>> {name: round(s * 1e6) for name, s in links.times(1 << 30).items()}
@@ -177,15 +189,52 @@ class LinkUse:
                 times[name] = rate and most * size / rate
         return times
 
+    def latency(self, name: str) -> float | None:
+        """Returns the latency of one kind of link in seconds; None if not published.
+
+        >>> links = route(Topology.parse("tpu:v5e:16x16"), [range(256)], "all-gather")
+        >>> links.steps, links.latency("ICI")
+        ({'ICI': 16}, 1.6e-05)
+        """
+        chip = self.torus.topology.chip
+        step = chip.network_latency if name == "network" else chip.hop_latency
+        if step is None:
+            return None
+        seconds = step * self.steps.get(name, 1)
+        if self.rounds and chip.collective_latency is not None:
+            return max(seconds, chip.collective_latency)
+        return seconds
+
+    def longest(self, size: float) -> LinkTime:
+        """Returns the least time for `size` bytes per device, of the slowest links."""
+        longest = LinkTime("", 0.0, 0.0)
+        for name, seconds in self.times(size).items():
+            latency = self.latency(name)
+            if seconds is None:
+                return LinkTime(name, None, latency)
+            # Different kinds of links work in parallel.
+            total = seconds + (latency or 0.0)
+            if total > (longest.seconds or 0.0):
+                longest = LinkTime(name, total, latency)
+        return longest
+
     def seconds(self, size: float) -> float | None:
         """Returns the least seconds for `size` bytes per device; None if unknown."""
-        longest = 0.0
-        for seconds in self.times(size).values():
-            if seconds is None:
-                return None
-            # Different kinds of links work in parallel.
-            longest = max(longest, seconds)
-        return longest
+        return self.longest(size).seconds
+
+
+class LinkTime(NamedTuple):
+    """The least time of a collective on the kind of links that takes longest.
+
+    Attributes:
+        name: the kind of links; `""` if no link is used.
+        seconds: least seconds with latency; None if the rate is not published.
+        latency: the seconds of latency; None if not published.
+    """
+
+    name: str
+    seconds: float | None
+    latency: float | None
 
 
 def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> LinkUse:
@@ -225,9 +274,11 @@ def route(topology: Topology, groups: Iterable[npt.ArrayLike], kind: str) -> Lin
         pairs = chips.reshape(len(rows) // 2, 2)
         _send(links, pairs, np.ones(len(pairs)))
         return links
-    links = LinkUse.unused(torus, _single_group(chips, group, torus.chips))
+    rounds = definition.route is Route.RINGS
+    links = LinkUse.unused(torus, _single_group(chips, group, torus.chips), rounds)
     for subgroups in _subgroups(torus, chips, group):
-        if definition.route is Route.RINGS:
+        _count_steps(links, subgroups)
+        if rounds:
             _add_rounds(links, subgroups, definition.rounds)
         else:
             _add_exchange(links, subgroups)
@@ -306,6 +357,28 @@ def _by_subgroup(
         return order[starts[indices][:, None] + np.arange(count)]
 
     return keys, counts, entries
+
+
+def _count_steps(links: LinkUse, subgroups: _Subgroups) -> None:
+    """Counts the steps until each member has data of the member farthest away."""
+    torus, steps = links.torus, links.steps
+    spans = int(subgroups.spans.max())
+    # In an exchange, each member sends directly to all others.
+    if spans > 1:
+        across = math.ceil(math.log2(spans)) if links.rounds else 1
+        steps["network"] = max(steps.get("network", 1), across)
+    if torus.shape:
+        # The first chip of a group is in a corner of it.
+        chips = np.sort(subgroups.chips, axis=1)
+        hops = int(_distance(torus, chips[:, :1], chips).max())
+        steps["ICI"] = max(steps.get("ICI", 0), hops)
+
+
+def _distance(torus: Torus, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Returns the number of links on the shortest ways between chips."""
+    along = np.abs(torus.coords[target] - torus.coords[source])
+    around = np.array(torus.shape) - along
+    return np.where(torus.wraps, np.minimum(along, around), along).sum(axis=-1)
 
 
 def _add_rounds(links: LinkUse, subgroups: _Subgroups, rounds: int) -> None:
@@ -444,7 +517,7 @@ def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
     np.add.at(links.network, source[~inside], share[~inside])
     moves = inside & (source != target)
     if torus.shape:
-        _add(links, source[moves], target[moves], share[moves])
+        links.steps["ICI"] = _add(links, source[moves], target[moves], share[moves])
     else:
         np.add.at(links.nvlink, source[moves], share[moves])
 

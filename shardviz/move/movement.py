@@ -80,11 +80,12 @@ class Movement(Displayed):
         start, end: bool [devices, chunks]: the chunks that each device has at the start
             and needs at the end; None for more than MOST_LISTED devices.
         mesh_axes: the mesh axes that the collective runs over; empty if unknown.
-        seconds: the least time at the links' published rates; None if a rate is
-            unknown.
+        seconds: the least time at the links' published rates, with latency; None if a
+            rate is unknown.
         topology: the described hardware that `seconds` is for, or None.
         hops: the most chip-to-chip links that a send crosses, in any group; None if
             unknown.
+        latency: the seconds of the least time that are latency; None if unknown.
         order: a faster device order for the program, if this collective gains the most
             from it; else None.
 
@@ -109,6 +110,7 @@ class Movement(Displayed):
     seconds: float | None = None
     topology: Topology | None = None
     hops: int | None = None
+    latency: float | None = None
     order: DeviceOrder | None = None
 
     @property
@@ -403,7 +405,7 @@ def movement_of(
         )
     at = np.asarray(groups[number], np.int64)
     hosts, rows = mesh.process_indices.reshape(-1), at
-    seconds = hops = None
+    seconds = hops = latency = None
     parts = hosts
     if topology is not None:
         rows = device_rows(mesh, topology)
@@ -418,11 +420,11 @@ def movement_of(
         rows = rows[at]
         links = collective_link_use(collective, mesh, topology)
         if links is not None:
-            seconds = links.seconds(collective.bytes_per_device)
+            _, seconds, latency = links.longest(collective.bytes_per_device)
             if topology.chip.axes:
                 hops = int(links.hops[0])
     ids, hosts, parts = mesh.device_ids.reshape(-1)[at], hosts[at], parts[at]
-    facts = (collective.mesh_axes, seconds, topology, hops)
+    facts = (collective.mesh_axes, seconds, topology, hops, latency)
     total = collective.bytes_per_device
     if collective.kind == PERMUTE:
         place = {int(position): n for n, position in enumerate(at)}

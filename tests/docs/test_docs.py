@@ -95,6 +95,8 @@ def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
         "bf16 peak": ("peak_bf16", "TFLOP/s", 1e12),
         "link, one way": ("link_bandwidth", "GB/s", 1e9),
         "network": ("network_bandwidth", "GB/s", 1e9),
+        "latency of a link": ("hop_latency", "µs", 1e-6),
+        "of the network": ("network_latency", "µs", 1e-6),
     }
     rows = {row[0]: dict(zip(fields, row[1:], strict=True)) for row in table(STAGES, "chip")}
     assert set(rows) == set(CHIPS)

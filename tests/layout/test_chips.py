@@ -14,7 +14,8 @@ from shardviz.hardware.topology import Topology, even_topology
 TPUS = [c for c in CHIPS.values() if c.platform == "tpu"]
 GPUS = [c for c in CHIPS.values() if c.platform == "gpu"]
 GPU_FIGURES = ("hbm_bandwidth", "peak_bf16", "peak_int8", "link_bandwidth", "network_bandwidth")
-FIGURES = ("hbm_bytes", "pod_chips", *GPU_FIGURES)
+LATENCIES = ("hop_latency", "network_latency")
+FIGURES = ("hbm_bytes", "pod_chips", *GPU_FIGURES, *LATENCIES, "collective_latency")
 
 
 @pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
@@ -36,8 +37,9 @@ TRAITS = {
     "gpu": {"driver": CHIPS["h100"].gpu},
 }
 ENTRIES = {
-    "tpu": dict.fromkeys(("hbm_bytes", *GPU_FIGURES), (1, "xla")) | {"pod": ((8, 8), "xla")},
-    "gpu": dict.fromkeys(GPU_FIGURES, (1, "xla")),
+    "tpu": dict.fromkeys(("hbm_bytes", *GPU_FIGURES, *LATENCIES), (1, "xla"))
+    | {"pod": ((8, 8), "xla")},
+    "gpu": dict.fromkeys((*GPU_FIGURES, *LATENCIES, "collective_latency"), (1, "xla")),
 }
 MAKERS = {"tpu": chips._tpu, "gpu": chips._gpu}
 

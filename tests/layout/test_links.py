@@ -319,29 +319,32 @@ def _bidirectional(topology: Topology) -> float:
 
 # Formulas and worked answers of the scaling book, parts 3 and 12; V bytes, n members.
 BOOK = [
-    ("one closed axis", "tpu:v5e:16x16", "y=16, x=16", "x", "all-gather", 15 / 16, 1),
-    ("one open axis takes twice", "tpu:v5e:8x4", "y=4, x=8", "y", "all-gather", 2 * 3 / 4, 1),
-    ("two closed axes", "tpu:v5e:16x16", "y=16, x=16", "xy", "all-gather", 255 / 256, 2),
-    ("three closed axes", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "xyz", "all-gather", 63 / 64, 3),
-    ("a scatter", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "z", "reduce-scatter", 3 / 4, 1),
-    ("a reduction is two", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "z", "all-reduce", 2 * 3 / 4, 1),
+    ("one closed axis", "tpu:v5e:16x16", "y=16, x=16", "x", "all-gather", 15 / 16, 1, 8),
+    ("one open axis takes twice", "tpu:v5e:8x4", "y=4, x=8", "y", "all-gather", 2 * 3 / 4, 1, 3),
+    ("two closed axes", "tpu:v5e:16x16", "y=16, x=16", "xy", "all-gather", 255 / 256, 2, 16),
+    ("three closed axes", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "xyz", "all-gather", 63 / 64, 3, 6),
+    ("a scatter", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "z", "reduce-scatter", 3 / 4, 1, 2),
+    ("a reduction is two", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "z", "all-reduce", 2 * 3 / 4, 1, 2),
     ("an exchange is a quarter of the whole array", "tpu:v5e:16x16", "y=16, x=16", "x",
-     "all-to-all", 16 / 4, 1),
+     "all-to-all", 16 / 4, 1, 8),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("text", "axes", "over", "kind", "factor", "rings"),
+    ("text", "axes", "over", "kind", "factor", "rings", "hops"),
     [b[1:] for b in BOOK],
     ids=[b[0] for b in BOOK],
 )
-def test_times_are_those_of_the_scaling_book(text, axes, over, kind, factor, rings):
+def test_times_are_those_of_the_scaling_book(text, axes, over, kind, factor, rings, hops):
     topology, mesh = Topology.parse(text), make_mesh(axes)
     rows = device_rows(mesh, topology)
     links = route(topology, rows[groups_over(mesh, list(over))], kind)
     size = 3 << 20
     wanted = factor * size / (_bidirectional(topology) * rings)
-    assert links.seconds(size) == pytest.approx(wanted)
+    assert links.times(size) == {"ICI": pytest.approx(wanted)}
+    # Part 3: "Each hop over an ICI link has some intrinsic overhead ... around 1us."
+    assert links.steps == {"ICI": hops}
+    assert links.seconds(size) == pytest.approx(wanted + hops * 1e-6)
 
 
 def test_gpus_take_the_longer_of_nvlink_and_network():
@@ -356,6 +359,46 @@ def test_gpus_take_the_longer_of_nvlink_and_network():
     # An all-to-all of V bytes over M nodes: V (M-1) / (M^2 * 400e9); V = 16 shares of `size`.
     exchange = route(topology, [range(16)], "all-to-all").times(size)
     assert exchange["network"] == pytest.approx(16 * size * (2 - 1) / (2**2 * 400e9))
+
+
+# NCCL, src/graph/tuning.cc and src/sym_kernels.cc: seconds of each, however few bytes.
+NCCL = [
+    ("a gather in one host", "gpu:h100:1x8", 8, "all-gather", 4.5e-6),
+    ("a sum in one host", "gpu:b200:1x8", 8, "all-reduce", 6.6e-6),
+    ("an exchange in one host", "gpu:h100:1x8", 8, "all-to-all", 0.6e-6),
+    ("an exchange of hosts", "gpu:h100:4x8", 32, "all-to-all", 2.7e-6),
+    ("16 hosts double their data four times", "gpu:h100:16x8", 128, "all-gather", 4 * 2.7e-6),
+    ("two hosts", "gpu:a100:2x8", 16, "reduce-scatter", 4.5e-6),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "kind", "latency"), [n[1:] for n in NCCL], ids=[n[0] for n in NCCL]
+)
+def test_latencies_of_gpus_are_those_of_nccl(text, count, kind, latency):
+    links = route(Topology.parse(text), [range(count)], kind)
+    assert links.seconds(1) == pytest.approx(latency, rel=1e-3)
+
+
+def test_the_latency_of_a_permutation_is_that_of_its_longest_way():
+    topology = Topology.parse("tpu:v5e:8x8")  # open axes
+    row = [(n, (n + 1) % 64) for n in range(64)]
+    links = route(topology, row, "collective-permute")
+    assert links.latency("ICI") == pytest.approx(links.hops[0] * 1e-6)
+
+
+def test_a_latency_that_is_not_published_is_left_out():
+    links = route(Topology.parse("tpu:v5e:4x4*2"), [range(32)], "all-gather")
+    assert links.latency("network") is None
+    assert links.seconds(1 << 30) == links.times(1 << 30)["network"]
+
+
+def test_many_small_collectives_take_longer_than_a_large_one():
+    topology = Topology.parse("tpu:v5e:16x16")
+    links = route(topology, [range(n, n + 16) for n in range(0, 256, 16)], "all-gather")
+    many, large = 583 * links.seconds(1 << 20), links.seconds(583 << 20)
+    assert many - large == pytest.approx(582 * links.latency("ICI"))
+    assert many > 1.3 * large
 
 
 def test_slices_are_joined_by_the_network():

@@ -203,7 +203,8 @@ def test_where_jax_uses_whole_rings_nothing_is_better(text, sizes, sent):
     kind, axis = sent
     collectives = [Collective(kind, (names[axis],), 1 << 26)]
     found = best_order(mesh, topology, collectives)
-    assert found is None or found.least == pytest.approx(found.seconds)
+    # A square has shorter ways than a ring, which saves a little latency.
+    assert found is None or found.least == pytest.approx(found.seconds, rel=0.01)
 
 
 # jax lays an axis of 4 over an open line, where a square of neighbours has a ring.
@@ -214,7 +215,7 @@ def test_an_open_line_is_no_ring(text):
     found = best_order(mesh, topology, [Collective("all-reduce", ("data",), 1 << 26)])
     assert found is not None
     assert (found.axes, found.hops, found.possible) == (("data",), 3, 1)
-    assert found.seconds / found.least == pytest.approx(2.0)
+    assert found.seconds / found.least == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_square_in_rows_is_no_ring_for_a_permutation():
@@ -224,8 +225,9 @@ def test_a_square_in_rows_is_no_ring_for_a_permutation():
     around = shift(groups_over(mesh, ("data",)), ("data",), 1 << 20)
     found = best_order(mesh, topology, [around])
     assert found is not None
-    # Without latency these hops take no time: each crosses other links.
-    assert (found.hops, found.possible, found.least) == (2, 1, found.seconds)
+    # Each hop crosses other links, so it costs only its latency.
+    assert (found.hops, found.possible) == (2, 1)
+    assert found.seconds - found.least == pytest.approx(1e-6)
     moved = sv.movement(around, mesh=mesh, topology=topology)
     assert moved.hops == 2
     assert sv.movement(around, mesh=found.mesh, topology=topology).hops == 1

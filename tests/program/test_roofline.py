@@ -42,26 +42,31 @@ def _seconds(collective: Collective, where: str = V5E, mesh=MESH) -> float | Non
     return next(r.seconds for r in rows if r.part == "collective")
 
 
-# On an open axis of 4 chips with links of 5e10: B (n-1)/n / 5e10, and so on.
+# On an open axis of 4 chips with links of 5e10: B (n-1)/n / 5e10, and so on, after the latency
+# of the hops from one end to the other.
+HOP = 1e-6
 BY_HAND = [
-    ("a gather", Collective("all-gather", ("model",), 4 * MIB), 3 * MIB / 5e10),
-    ("a scatter", Collective("reduce-scatter", ("data",), 4 * MIB), 3 * MIB / 5e10),
-    ("a reduction", Collective("all-reduce", ("model",), 4 * MIB), 6 * MIB / 5e10),
-    ("both axes", Collective("all-reduce", ("data", "model"), 16 * MIB), 2 * 15 * MIB / 1e11),
-    ("an exchange", Collective("all-to-all", ("model",), 4 * MIB), 4 * MIB / 5e10),
+    ("a gather", Collective("all-gather", ("model",), 4 * MIB), 3 * HOP + 3 * MIB / 5e10),
+    ("a scatter", Collective("reduce-scatter", ("data",), 4 * MIB), 3 * HOP + 3 * MIB / 5e10),
+    ("a reduction", Collective("all-reduce", ("model",), 4 * MIB), 3 * HOP + 6 * MIB / 5e10),
+    ("both axes", Collective("all-reduce", ("data", "model"), 16 * MIB),
+     6 * HOP + 2 * 15 * MIB / 1e11),
+    ("an exchange", Collective("all-to-all", ("model",), 4 * MIB), 3 * HOP + 4 * MIB / 5e10),
     (
         "neighbours swap",
         Collective("collective-permute", (), MIB, groups=((0, 1), (1, 0))),
-        MIB / 5e10,
+        HOP + MIB / 5e10,
     ),
     ("groups instead of axes", Collective("all-gather", (), 4 * MIB, groups=((0, 1, 2, 3),)),
-     3 * MIB / 5e10),
-    ("a loop", Collective("all-gather", ("model",), 4 * MIB, trips=12), 12 * 3 * MIB / 5e10),
+     3 * HOP + 3 * MIB / 5e10),
+    ("a loop", Collective("all-gather", ("model",), 4 * MIB, trips=12),
+     12 * (3 * HOP + 3 * MIB / 5e10)),
     ("nobody knows how often", Collective("all-gather", ("model",), 4 * MIB, trips=None),
-     3 * MIB / 5e10),
+     3 * HOP + 3 * MIB / 5e10),
     ("its groups are not known", Collective("all-gather", (), MIB), None),
     ("a ragged exchange", Collective("ragged-all-to-all", ("model",), MIB), None),
-    ("a broadcast", Collective("collective-broadcast", ("model",), 4 * MIB), 3 * MIB / 5e10),
+    ("a broadcast", Collective("collective-broadcast", ("model",), 4 * MIB),
+     3 * HOP + 3 * MIB / 5e10),
     ("an axis that the mesh has not", Collective("all-gather", ("gone",), MIB), None),
 ]  # fmt: skip
 
@@ -72,6 +77,23 @@ BY_HAND = [
 def test_collectives_take_what_a_hand_reckons(collective, seconds):
     found = _seconds(collective)
     assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_latency_stands_apart_from_the_time_at_a_rate():
+    large = Collective("all-gather", ("model",), 64 * MIB, trips=5)
+    small = Collective("all-gather", ("model",), 64, trips=5)
+    found = roofline(_report(large, small), V5E, MESH)
+    slow, quick = found.rows
+    assert (slow.bound, quick.bound) == ("ICI", "latency")
+    assert slow.latency == quick.latency == pytest.approx(5 * 3 * HOP)
+    assert found.latency_s == pytest.approx(2 * 5 * 3 * HOP)
+    assert found.collective_s == pytest.approx(found.latency_s + 5 * 48 * MIB / 5e10, rel=1e-3)
+    # Google publishes no latency of the network between slices.
+    across = roofline(
+        _report(Collective("all-gather", ("s",), MIB)), "tpu:v5e:4x4*2", sv.mesh(s=2, x=16)
+    )
+    assert (across.rows[0].bound, across.rows[0].latency) == ("network", None)
+    assert across.rows[0].note == RooflineNote("no latency")
 
 
 def test_every_kind_of_collective_is_priced_or_says_why_not():
@@ -96,7 +118,7 @@ def test_the_longest_part_bounds_the_whole():
     cost = {"flops": 1e12, "bytes accessed": 1e9}
     found = roofline(_report(gather, cost=cost), V5E, MESH)
     assert found.bound == "collectives"
-    assert found.seconds == found.collective_s == pytest.approx(0.75 * (1 << 30) / 5e10)
+    assert found.seconds == found.collective_s == pytest.approx(3 * HOP + 0.75 * (1 << 30) / 5e10)
     assert [r.part for r in found.rows] == ["compute", "memory", "collective"]
 
 
@@ -130,11 +152,11 @@ def test_without_a_place_nothing_beats_all_links_at_once():
     gather = Collective("all-gather", ("model",), 4 * MIB, group_size=4)
     for where, mesh in ((find_chip("v5e"), MESH), (Topology.parse(V5E), None)):
         found = roofline(_report(gather), where, mesh)
-        assert found.collective_s == pytest.approx(3 * MIB / (4 * 5e10))
+        assert found.collective_s == pytest.approx(HOP + 3 * MIB / (4 * 5e10))
         assert found.collective_s < _seconds(gather)
         assert RooflineNote("no topology") in found.notes
     gpu = roofline(_report(gather), find_chip("h100"))
-    assert gpu.collective_s == pytest.approx(3 * MIB / 450e9)
+    assert gpu.collective_s == pytest.approx(4.5e-6 + 3 * MIB / 450e9)
 
 
 def test_devices_are_priced_where_they_stand():
@@ -143,8 +165,8 @@ def test_devices_are_priced_where_they_stand():
     near = make_mesh(y=4, x=4, device_ids=ids.transpose(0, 2, 1, 3))
     far = make_mesh(y=4, x=4, device_ids=ids.transpose(1, 3, 0, 2))
     # Squares of neighbours use links of their own; squares two apart share theirs by twos.
-    assert _seconds(gather, mesh=near) == pytest.approx(3 * MIB / (2 * 5e10))
-    assert _seconds(gather, mesh=far) == pytest.approx(2 * 3 * MIB / (2 * 5e10))
+    assert _seconds(gather, mesh=near) == pytest.approx(2 * HOP + 3 * MIB / (2 * 5e10))
+    assert _seconds(gather, mesh=far) == pytest.approx(4 * HOP + 2 * 3 * MIB / (2 * 5e10))
 
 
 def test_where_loops_are_counted_once_nothing_is_said_to_be_the_longest():

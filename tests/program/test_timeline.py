@@ -51,9 +51,11 @@ def test_a_two_layer_mlp_takes_what_a_hand_reckons():
     # A part of the sum on each of 4 chips: a reduce-scatter and an all-gather, 3/4 each.
     moved = 2 * 3 / 4 * (BATCH // 4) * EMBED * 2
     assert drawn[2].axes == ("model",)
-    assert drawn[2].seconds == pytest.approx(moved / LINK)
+    # Three hops of 1 µs from one end of the open axis to the other.
+    assert drawn[2].latency == pytest.approx(3e-6)
+    assert drawn[2].seconds == pytest.approx(3e-6 + moved / LINK)
     assert found.serial_s == pytest.approx(sum(span.seconds or 0 for span in found.spans))
-    assert found.overlapped_s == pytest.approx(max(2 * flops / PEAK, moved / LINK))
+    assert found.overlapped_s == pytest.approx(max(2 * flops / PEAK, 3e-6 + moved / LINK))
 
 
 def test_what_is_small_is_bound_by_memory():

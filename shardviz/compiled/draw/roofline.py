@@ -63,6 +63,8 @@ def _table(rows: Sequence[Bound], heading: str, limit: int) -> Table:
         if row.seconds and row.seconds == longest:
             group = HIGHLIGHTED
         remarks = [row.source] if row.source else []
+        if row.latency:
+            remarks.append(wording.latency(seconds_text(row.latency)))
         if row.note is not None:
             remarks.append(str(row.note))
         words = (row.name, row.bound, _amount(row), " · ".join(remarks))

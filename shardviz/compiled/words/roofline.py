@@ -12,8 +12,8 @@ from shardviz.compiled.roofline import Roofline, RooflineNote
 PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
 
 NOTES: Mapping[str, str] = {
-    "least": "Least times from published rates; latency and what the compiler cannot overlap"
-    " come on top.",
+    "least": "Least times from published rates and the smallest published latencies; what the"
+    " compiler cannot overlap comes on top.",
     "no topology": "The coordinates of the devices are not known: collectives go at the rate of"
     " all links of a chip at once.",
     "loops once": "XLA counts the body of a loop once, and there is no plan that counts all"
@@ -25,6 +25,7 @@ NOTES: Mapping[str, str] = {
     "ragged": "What a ragged exchange sends is known only when it runs.",
     "no groups": "Its groups of devices are not known.",
     "no rate": "This rate is not published.",
+    "no latency": "Its latency is not published, and left out.",
 }
 
 
@@ -38,6 +39,8 @@ def summary(fact: Roofline) -> str:
     words = f"On {fact.where}: nothing is known of its cost."
     if fact.seconds is not None:
         parts = [f"{PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
+        if fact.latency_s:
+            parts[-1] += f" ({time_text(fact.latency_s)} of it latency)"
         words = (
             f"At least {time_text(fact.seconds)} on {fact.where}: {', '.join(parts)}."
         )

@@ -93,6 +93,8 @@ def span(fact: Span) -> str:
         amount = f"{count_text(fact.amount)}FLOP"
     elif fact.kind == "collective":
         amount += " per device"
+        if fact.latency:
+            amount += f", {time_text(fact.latency)} of it latency"
     words = f"At least {_times(fact)}, bound by {fact.bound}: {amount}"
     if fact.kind == "op":
         return f"{words} that cannot be fused.{_alone(fact)}"

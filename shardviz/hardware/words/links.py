@@ -22,7 +22,7 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
     >>> from shardviz.hardware.interconnect import route
     >>> links = route(Topology.parse("tpu:v5p:4x4x4"), [range(64)], "all-gather")
     >>> print(links_in_words(Collective("all-gather", ("data",), 64 << 20), links))
-    all-gather over data along x, y and z: busiest link 10.5 MiB one way, at least 110 µs.
+    all-gather over data along x, y and z: busiest link 10.5 MiB one way, at least 116 µs.
     """
     if links is None:
         return UNKNOWN_DEVICES

@@ -110,7 +110,10 @@ def head_lines(m: Movement) -> list[str]:
     general = formula(m)
     lines = [f"{general[0].upper()}{general[1:]}: {m.filled_in}."]
     if m.seconds is not None:
-        lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
+        words = f"At least {seconds_text(m.seconds)}"
+        if m.latency:
+            words += f", {seconds_text(m.latency)} of it latency"
+        lines.append(f"{words} ({m.rate_source}).")
     return [*lines, *map(str, m.notes)]
 
 
