@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -146,6 +147,10 @@ def program(
     )
     if step.notes:
         program = program.replace(notes=(*program.notes, *step.notes))
+    if hasattr(sys, "ps1"):  # the session is interactive
+        from shardviz.runs.backend.worker.early import start_worker
+
+        start_worker(program.mesh.size)
     return program
 
 

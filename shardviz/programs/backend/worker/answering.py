@@ -9,8 +9,6 @@ import itertools
 import os
 import pickle
 import signal
-import threading
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -27,12 +25,11 @@ _KERNEL: list[Connection] = []
 _FORGET_EVERY = 20
 
 
-def main(socket: int, kernel: int) -> None:
+def main(socket: int) -> None:
     """Answers calls one after the other until the kernel ends.
 
     Args:
         socket: file descriptor of the connection to the kernel.
-        kernel: process id of the kernel.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Stacks printed by faulthandler are the only trace of a crash inside a library.
@@ -40,7 +37,6 @@ def main(socket: int, kernel: int) -> None:
     # If memory runs out, Linux should kill this process before the kernel.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    threading.Thread(target=_end_with, args=(kernel,), daemon=True).start()
     connection = Connection(socket)
     _KERNEL.append(connection)
     with contextlib.suppress(OSError, EOFError):  # the kernel ended
@@ -55,14 +51,6 @@ def main(socket: int, kernel: int) -> None:
                 gc.collect()
                 give_back_freed()
     os._exit(0)  # doesn't wait for threads started by libraries
-
-
-def _end_with(kernel: int) -> None:
-    """Ends the worker when the kernel is gone, even during a call."""
-    # A closed socket isn't enough: a forked child of the kernel may hold it open.
-    while os.getppid() == kernel:
-        time.sleep(0.25)
-    os._exit(0)
 
 
 def _answer(message: bytes) -> bytes:

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from shardviz.programs.backend.worker import answering, messages
+from shardviz.programs.backend.worker import answering, kernel_watch, messages
 from shardviz.programs.backend.worker.exits import WorkerError, cause, read_log
 from shardviz.programs.backend.worker.folders import (
     dump_root,
@@ -37,7 +37,10 @@ from shardviz.programs.failure import Exited, TookTooLong, TookTooMuchMemory
 START = "worker"
 # Seconds to wait for a killed process to end.
 _WAIT = 5.0
-_MAIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({socket}, {kernel})"
+_MAIN = (
+    "import sys; sys.path[:] = {path!r}; from {watch} import end_with;"
+    " end_with({kernel}); from {module} import main; main({socket})"
+)
 
 
 def _nothing(*_: object) -> None:
@@ -145,9 +148,13 @@ class Process:
         remove_abandoned()
         self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self._connection, worker_end = Pipe()
-        socket, path = worker_end.fileno(), _import_path()
+        socket = worker_end.fileno()
         main = _MAIN.format(
-            path=path, module=answering.__name__, socket=socket, kernel=os.getpid()
+            path=_import_path(),
+            watch=kernel_watch.__name__,
+            kernel=os.getpid(),
+            module=answering.__name__,
+            socket=socket,
         )
         environment = self.settings.environment()
         errors: list[Exception] = []
@@ -291,6 +298,7 @@ class Pool:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits
+        self._maker = os.getpid()
         self._processes: dict[Settings, Process] = {}
         self._lock = threading.Lock()
         self._ends_at_exit = False
@@ -325,6 +333,28 @@ class Pool:
                 process.end()
             finally:
                 process.lock.release()
+
+    def start(self, settings: Settings, prepare: Callable[[str], None]) -> None:
+        """Starts a worker in the background, unless there was one. Returns immediately.
+
+        Args:
+            settings: the kind of worker.
+            prepare: the worker's first call. If it fails, the next call starts a new
+                worker, and raises if that fails too.
+        """
+        # A forked child, such as one that loads data, starts a worker only for a call.
+        if os.getpid() != self._maker or settings in self._processes:
+            return
+        self._end_at_exit()
+        process = self._process(settings)
+
+        def call() -> None:
+            with process.lock, contextlib.suppress(Exception):
+                if process.pid is None:  # else another thread's call was first
+                    limits = self.limits or Limits.of(os.environ)
+                    process.call(prepare, limits=limits)
+
+        threading.Thread(target=call, name="shardviz-early", daemon=True).start()
 
     @property
     def pids(self) -> tuple[int, ...]:

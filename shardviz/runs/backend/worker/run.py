@@ -49,6 +49,7 @@ from shardviz.runs.backend.runner import (
 )
 from shardviz.runs.backend.targets import choose, decide, device_mesh
 from shardviz.runs.backend.worker import child
+from shardviz.runs.backend.worker.early import prepare
 from shardviz.runs.backend.worker.export import (
     ExportedProgram,
     ProgramCallbacks,
@@ -147,6 +148,7 @@ class InWorker(Elsewhere):
         self.target, self.pool = target, pool
         self.settings = Settings.of(target.platform, target.count or 1, MOST_SIMULATED)
         self.callbacks = ProgramCallbacks()
+        pool.start(self.settings, prepare)
 
     def lower(self, traced: Traced) -> ExportedProgram:
         topology = self.target.topology
