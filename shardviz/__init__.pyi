@@ -47,10 +47,10 @@ from shardviz.programs.public.programs import effects as effects
 from shardviz.programs.public.programs import mesh_context as mesh_context
 from shardviz.programs.public.programs import program as program
 from shardviz.runs.cache import cache as cache
-from shardviz.runs.public import cached as cached
 from shardviz.runs.public import compare_meshes as compare_meshes
 from shardviz.runs.public import hosts as hosts
 from shardviz.runs.public import run as run
 from shardviz.runs.public import targets as targets
+from shardviz.runs.public import watch as watch
 
 __version__: str

@@ -67,7 +67,8 @@ from shardviz.plans.plan_difference import PlanDiff
 from shardviz.programs.draw import program as programs
 from shardviz.programs.effects import Effects
 from shardviz.programs.program import Program
-from shardviz.runs.cached import MeshComparison
+from shardviz.runs.draw.recompiles import watch_html
+from shardviz.runs.recompiles import MeshComparison, WatchTable
 
 # The smallest allowed line width of text, in letters.
 LEAST_WIDTH = 20
@@ -149,6 +150,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     MeshContext: (_draw_words, _mesh_context_text),
     Effects: (_draw_words, _explained),
     MeshComparison: (_draw_words, _explained),
+    WatchTable: (_draw_words, _explained),
     Program: (programs.draw_program, programs.program_text),
     ProcessGroup: (draw_process_group, process_group_text),
     Report: (_draw_report, report_text),
@@ -222,6 +224,11 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
         return _wrap(value._text_(), letters)
     _, write = _shown(value)
     return write(value, letters, **options)
+
+
+def to_html(value: Any) -> str | None:
+    """Writes a table that changes while it is shown as HTML; None for other values."""
+    return watch_html(value) if isinstance(value, WatchTable) else None
 
 
 def _wrap(text: str, width: int) -> str:

@@ -98,9 +98,9 @@ def modules_of_words(feature: str) -> tuple[ModuleType, ...]:
 
             return checks, comparison, measured, memory, roofline, timeline, too_large
         case "runs":
-            from shardviz.runs.words import agreement, cached
+            from shardviz.runs.words import agreement, recompiles
 
-            return agreement, cached
+            return agreement, recompiles
         case "move":
             from shardviz.move.words import movement, process_rows, reshard, restore
 

@@ -7,6 +7,7 @@
     ├── LayoutError         an array that cannot be laid out
     ├── ProgramError        arguments, specs or options that do not fit together
     │   └── OutOfMemory     a run that would need more memory than is free
+    ├── RecompileError      a second compile under sv.watch(fn, recompiles="error")
     ├── TargetError         devices that are missing, too few, or too small
     └── MissingPackage      a package that is needed and not installed
 
@@ -65,6 +66,19 @@ class TargetError(ShardvizError):
 
 class OutOfMemory(ProgramError):
     """A run that would need more memory than is free, and was not started."""
+
+
+class RecompileError(ShardvizError):
+    """A function under `sv.watch(fn, recompiles="error")` needs a second compile.
+
+    >>> issubclass(RecompileError, ShardvizError)
+    True
+    """
+
+    @property
+    def miss(self) -> Any:
+        """Why it compiles again: a `Miss` with `.differences`."""
+        return self.args[0]
 
 
 #: The newest version of jax that shardviz has been tested with.

@@ -1,30 +1,32 @@
 """Public functions that run programs or list the devices to run them on.
 
-`sv.run`, `sv.cached`, `sv.hosts`, `sv.targets`, `sv.compare_meshes`.
+`sv.run`, `sv.watch`, `sv.hosts`, `sv.targets`, `sv.compare_meshes`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from shardviz.base.errors import needed_by
+from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.typing import ArrayLike, MeshLike, PyTree, SpecLike, UserFunction
 from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
 from shardviz.compiled.public import progress_clock
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import TargetLike, Targets, check_target
-from shardviz.plans.public import plan_for_target
+from shardviz.plans.public import plan, plan_for_target
 from shardviz.programs.program import Program
 from shardviz.programs.public.programs import program_of
 from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:
-    from shardviz.runs.backend.cached_function import CachedFunction
+    from shardviz.plans.plan import Plan
     from shardviz.runs.backend.hosts.run import Hosts
-    from shardviz.runs.cached import MeshComparison
+    from shardviz.runs.backend.listening import CompileLog
+    from shardviz.runs.backend.watched_function import Watch
+    from shardviz.runs.recompiles import MeshComparison
 
 
 def run(
@@ -99,29 +101,78 @@ def _positional(
     return values or tuple(keywords.get("args") or ())
 
 
-def cached(fn: UserFunction, *, size: int = 128, **options: Any) -> CachedFunction:
-    """Wraps a function so that it compiles once per call signature, and explains each
-    further compile.
+@overload
+def watch(fn: None = None) -> CompileLog: ...
+@overload
+def watch(
+    fn: UserFunction, *, recompiles: Literal["allow", "error"] = "allow", **options: Any
+) -> Watch: ...
+def watch(
+    fn: UserFunction | None = None,
+    *,
+    recompiles: Literal["allow", "error"] = "allow",
+    **options: Any,
+) -> Watch | CompileLog:
+    """Jits a function, counts the calls of each signature, and explains each compile.
+
+    The result is used like that of `jax.jit`, whose executables run. A notebook shows it
+    as a table. Calls by `jax.grad`, `jax.vmap` and other transformations work, but are
+    not counted. `with sv.watch() as compiles:` lists every compile of jax in a block.
 
     Args:
-        fn: the function.
-        size: maximum number of signatures to keep; beyond it, the least recently used
-            is dropped.
+        fn: the function, jitted or not; None for a `with` block.
+        recompiles: `"error"` raises a RecompileError when a second compile is needed:
+            before it if the function would be traced again; after it if only shardings
+            differ or `fn` is already jitted.
         **options: options of `jax.jit`, such as `static_argnums`.
 
+    Returns:
+        Watch: `.entries`, one for each signature, with `.calls`, `.compile_s`,
+        `.difference`, `.plan` and `.report`; `.cache_size()`, `.explain_miss()`.
+
     Raises:
-        ShardvizError: if jax is not installed, or for a size below 1.
+        ShardvizError: if jax is not installed.
         TypeError: from jax, for anything that isn't a function and for unknown options.
 
     >>> import shardviz as sv
-    >>> double = sv.cached(lambda x: x * 2)
+    >>> double = sv.watch(lambda x: x * 2)
     >>> results = double(1), double(2), double(2.5)
-    >>> double.hits, double.misses, double.explain_miss()[-39:]
-    (1, 2, 'argument x: dtype int32 became float32.')
+    >>> double.cache_size(), double.explain_miss()[-39:]
+    (2, 'argument x: dtype int32 became float32.')
+    >>> with sv.watch() as compiles:
+    ...     result = double(3)
+    >>> len(compiles)
+    0
     """
-    with needed_by("sv.cached"):
-        from shardviz.runs.backend import cached_function
-    return cached_function.CachedFunction(fn, size, **options)
+    with needed_by("sv.watch"):
+        from shardviz.runs.backend import listening, watched_function
+    if fn is None:
+        if options or recompiles != "allow":
+            raise ProgramError(
+                "sv.watch() without a function lists the compiles of a `with` block, and"
+                " takes no options. With options: sv.watch(fn, ...)."
+            )
+        return listening.CompileLog()
+    return watched_function.Watch(fn, recompiles, options, _plan_of_call, _show)
+
+
+def _plan_of_call(
+    fn: UserFunction, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+) -> Plan:
+    try:
+        return plan(fn, args=args, kwargs=kwargs)
+    except ProgramError:  # a program without a mesh runs on one device
+        return plan(fn, args=args, kwargs=kwargs, mesh={"device": 1})
+
+
+def _show(watch: Watch) -> None:
+    try:
+        from shardviz.explorer.watch_table import show
+    except ImportError:  # without ipywidgets, IPython shows the table as HTML
+        raise NotImplementedError from None
+    from shardviz.explorer.public import explore
+
+    show(watch, explore)
 
 
 def hosts(

@@ -45,7 +45,7 @@ from shardviz.programs.effects import (
 )
 from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
-from shardviz.runs.cached import STAGES, MeshCall, MeshComparison
+from shardviz.runs.recompiles import STAGES, MeshCall, MeshComparison, SignatureRow, WatchTable
 from tests.widgets import memory_examples
 from tests.widgets.changes_examples import found
 from tests.widgets.plans import REFUSED, layers
@@ -214,6 +214,7 @@ VALUES: dict[str, Any] = {
     "parts": Parts(2, 1, 4),
     "no parts": Parts(),
     "no mesh context": MeshContext(),
+    "watch table": WatchTable("step", (SignatureRow(1, "(x: float32[8])", 3, 1, 0.2),)),
     "mesh comparison": MeshComparison(*[MeshCall(dict.fromkeys(STAGES, 0))] * 3),
     "plan": PLAN,
     "long plan": layers(100),

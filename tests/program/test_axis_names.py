@@ -85,7 +85,7 @@ ENTRIES = """
         devices = jax.sharding.Mesh(np.array(jax.devices()[:2]), (name,))
         split = jax.sharding.NamedSharding(devices, jax.P(name))
         try:
-            sv.cached(jnp.sin)(jax.device_put(jnp.ones(8), split))
+            sv.watch(jnp.sin)(jax.device_put(jnp.ones(8), split))
         except sv.ShardvizError as error:
             return error
 

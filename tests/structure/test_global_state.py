@@ -94,7 +94,8 @@ calls = {
     "movement": lambda: sv.movement(sv.run(program, target="cpu").collectives[0], mesh=mesh),
     "changes": lambda: sv.changes(program),
     "explore": explored,
-    "cached": lambda: sv.cached(lambda x: x * 2)(jnp.ones(8)),
+    "watch": lambda: sv.watch(lambda x: x * 2)(jnp.ones(8)),
+    "compiles": lambda: sv.watch().__enter__().__exit__(),
 }
 for name, call in calls.items():
     call()

@@ -180,12 +180,62 @@ def trace_setting_names() -> tuple[str, ...]:
         return ()
 
 
-def complete_tracebacks() -> AbstractContextManager[Any]:
-    """A context manager that keeps jax's frames in this thread's tracebacks."""
+def with_setting(name: str, value: object) -> AbstractContextManager[Any]:
+    """A context manager that changes a jax setting in this thread.
+
+    Does nothing if this version of jax lacks the setting.
+    """
     # jax.config.update would affect all threads, and after an interrupt the old value
     # might not be restored.
-    setting = private("jax._src.config", "traceback_filtering")
-    return contextlib.nullcontext() if setting is None else setting("off")
+    setting = private("jax._src.config", name)
+    return contextlib.nullcontext() if setting is None else setting(value)
+
+
+def complete_tracebacks() -> AbstractContextManager[Any]:
+    """A context manager that keeps jax's frames in this thread's tracebacks."""
+    return with_setting("traceback_filtering", "off")
+
+
+#: Loggers to which jax writes why its caches missed.
+MISS_LOGGERS = (
+    "jax._src.interpreters.partial_eval",
+    "jax._src.compiler",
+    "jax._src.compilation_cache",
+)
+# The begin of each message.
+_MISS_MESSAGES = (
+    "TRACING CACHE MISS",
+    "PERSISTENT COMPILATION CACHE MISS",
+    "Not writing persistent cache entry",
+)
+# Part of jax's message -> the reason, which jax has in its messages only. The first match
+# counts.
+_MISS_REASONS = {
+    "but seen another function defined on the same line": "function created again",
+    "never seen function": "new function",
+    "Tracing context": "context",
+    "different input pytree": "tree",
+    "different input types": "types",
+}
+
+
+def explained_misses() -> AbstractContextManager[Any]:
+    """A context manager in which jax logs, for this thread, why its caches missed."""
+    return with_setting("explain_cache_misses", True)
+
+
+def is_miss_message(message: str) -> bool:
+    """True for a message that jax logs because of `explained_misses`."""
+    return message.startswith(_MISS_MESSAGES)
+
+
+def miss_reason(message: str) -> str:
+    """The reason in jax's message about a tracing cache miss; `""` if it has none.
+
+    >>> miss_reason("TRACING CACHE MISS at t.py:1: different input types: * at x")
+    'types'
+    """
+    return next((r for part, r in _MISS_REASONS.items() if part in message), "")
 
 
 # Effects and callbacks.
@@ -229,7 +279,10 @@ def forget_failed_callbacks() -> None:
         tokens.clear()
 
 
-# The arguments of jax.jit, jax.pmap and jax.shard_map.
+# Arrays, and the arguments of jax.jit, jax.pmap and jax.shard_map.
+
+#: The class of most arrays. `isinstance(x, jax.Array)` is 20 times slower.
+ARRAY_CLASS: type | None = private("jax._src.array", "ArrayImpl")
 
 _JITTED = type(jax.jit(abs))
 
@@ -245,6 +298,11 @@ class JitSettings:
     static: tuple[int, ...] = ()
     static_names: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
+
+
+def jit_cache_size(jitted: object) -> Callable[[], int] | None:
+    """A function that returns how many signatures a jitted function has cached."""
+    return getattr(jitted, "_cache_size", None)
 
 
 def is_jitted(fn: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -62,6 +63,23 @@ def _settings() -> bool:
     before = compat.trace_settings()
     with jax.default_matmul_precision("float32"):
         return before is not None and before != compat.trace_settings()
+
+
+def _misses() -> bool:
+    messages: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        messages.append(record.getMessage())
+        return False
+
+    logger = logging.getLogger(compat.MISS_LOGGERS[0])
+    logger.addFilter(keep)
+    try:
+        with compat.explained_misses():
+            jax.jit(lambda x: x)(1.0)
+    finally:
+        logger.removeFilter(keep)
+    return [compat.miss_reason(message) != "" for message in messages] == [True]
 
 
 def _effects() -> bool:
@@ -221,9 +239,12 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.config.traceback_filtering": _has(
         "jax._src.config", "traceback_filtering"
     ),
+    "jax._src.config.explain_cache_misses": _misses,
     "jax._src.source_info_util": _lines,
     "jax._src.effects": _effects,
     "jax._src.dispatch.runtime_tokens": _has("jax._src.dispatch", "runtime_tokens"),
+    "jax._src.array.ArrayImpl": lambda: type(jnp.ones(1)) is compat.ARRAY_CLASS,
+    "jax.jit._cache_size": lambda: compat.jit_cache_size(jax.jit(abs)) is not None,
     "jax.jit._jit_info": _jit,
     "jax._src.pmap": _pmap,
     "jax._src.shard_map._shard_map": _shard_map,

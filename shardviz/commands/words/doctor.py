@@ -94,9 +94,16 @@ LOSSES: Mapping[str, str] = {
     "jax._src.mesh.get_concrete_mesh": "Of jax.set_mesh only the axes are known.",
     "jax._src.mesh.thread_resources": "Meshes of `with mesh:` are not shown.",
     "jax._src.core.trace_state_clean": (
-        "A function of sv.cached must not be called inside jax.jit or jax.grad."
+        "sv.watch counts calls by jax.jit and jax.grad with the others."
     ),
-    "jax._src.config.trace_context": "sv.cached calls plain jax.jit each time.",
+    "jax._src.config.trace_context": (
+        "sv.watch does not name the settings because of which a call compiled again."
+    ),
+    "jax._src.config.explain_cache_misses": (
+        "`with sv.watch():` lists compiles without jax's reasons."
+    ),
+    "jax._src.array.ArrayImpl": "Calls of a function under sv.watch take longer.",
+    "jax.jit._cache_size": "sv.watch may count a call in the row of another signature.",
     "jax._src.config.traceback_filtering": (
         "Of what jax refuses on Explicit axes, only its own message is shown."
     ),

@@ -114,10 +114,15 @@ def _is_shape(thing: object) -> bool:
 
 
 def mimebundle(value: object) -> dict[str, str | bytes]:
-    """Returns what a notebook displays: text, and a PNG if matplotlib is installed."""
-    from shardviz.pictures import to_text
+    """Returns what a notebook displays: text, and HTML or a PNG.
+
+    There is no PNG if matplotlib is not installed.
+    """
+    from shardviz.pictures import to_html, to_text
 
     bundle: dict[str, str | bytes] = {"text/plain": to_text(value)}
+    if (html := to_html(value)) is not None:
+        return {**bundle, "text/html": html}
     with contextlib.suppress(MissingPackage):
         with needed_by("a picture"):
             from shardviz import figures

@@ -7,14 +7,22 @@ is traced and lowered once for all meshes of the same shape, and only compiled a
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 
 from shardviz.axis_rules.libraries import spec_of
+from shardviz.base.backend.jax_compat import (
+    MISS_LOGGERS,
+    explained_misses,
+    is_miss_message,
+    miss_reason,
+)
 from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
@@ -22,9 +30,16 @@ from shardviz.base.partition_spec import Spec
 from shardviz.base.typing import ArrayLike, MeshLike, SpecLike, UserFunction
 from shardviz.programs.backend.bridge import adopt_mesh, check_axis_names, to_jax
 from shardviz.programs.backend.failures import failure
-from shardviz.runs.cached import STAGES, MeshCall, MeshComparison
+from shardviz.runs.recompiles import (
+    STAGES,
+    Compile,
+    MeshCall,
+    MeshComparison,
+    NeverCompiled,
+)
 
-_DURATIONS = {
+#: jax's event -> the stage that it reports.
+DURATIONS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
@@ -74,7 +89,7 @@ def jax_cache_events() -> Iterator[JaxCacheEvents]:
 
     def note(event: str, duration_secs: float, **details: str | int) -> None:
         # jax reports no event if a cache has the result.
-        if kind := _DURATIONS.get(event):
+        if kind := DURATIONS.get(event):
             name = str(details.get("fun_name", ""))
             events.append(JaxEvent(kind, name, threading.get_ident()))
 
@@ -83,6 +98,126 @@ def jax_cache_events() -> Iterator[JaxCacheEvents]:
         yield events
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
+
+
+def stop_listening(listener: Callable[..., None]) -> None:
+    """Unregisters a listener; the user may have cleared all of them."""
+    with contextlib.suppress(AssertionError, ValueError):
+        jax.monitoring.unregister_event_duration_listener(listener)
+
+
+class _Logs(threading.local):
+    """The logs that each thread has entered, outermost first."""
+
+    def __init__(self) -> None:
+        self.entered: list[CompileLog] = []
+
+
+_LOGS = _Logs()
+
+
+class _MissFilter(logging.Filter):
+    """Gives jax's explanations to the logs of their thread, and drops the messages."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if not _LOGS.entered or not is_miss_message(message):
+            return True
+        # The first filter to see a message gives it to all logs, since it drops it.
+        for log in _LOGS.entered:
+            log.explanations.append(message)
+        return _LOGS.entered[0].shows_messages
+
+
+class CompileLog(Sequence[Compile]):
+    """Every compile of jax within a `with` block, in all threads, in order.
+
+    jax explains compiles in the thread of the block only. Compiles in other threads have
+    no reason.
+
+    >>> with CompileLog() as compiles:
+    ...     result = jax.jit(lambda x: x - 1)(1.0)
+    >>> [(compile.function, compile.reason) for compile in compiles][-1]
+    ('<lambda>', 'new function')
+    """
+
+    def __init__(self) -> None:
+        self._compiles: list[Compile] = []
+        self._stages: list[tuple[str, str, float, str, int]] = []
+        self._stack = contextlib.ExitStack()
+        #: Messages of this thread that belong to no trace yet.
+        self.explanations: list[str] = []
+        #: Whether the user asked jax for its messages, apart from this log.
+        self.shows_messages = False
+
+    def __enter__(self) -> CompileLog:
+        self.shows_messages = bool(jax.config.jax_explain_cache_misses)  # type: ignore[attr-defined]
+        with contextlib.ExitStack() as stack:
+            for name in MISS_LOGGERS:
+                logger, miss_filter = logging.getLogger(name), _MissFilter()
+                logger.addFilter(miss_filter)
+                stack.callback(logger.removeFilter, miss_filter)
+            _LOGS.entered.append(self)
+            stack.callback(_LOGS.entered.remove, self)
+            jax.monitoring.register_event_duration_secs_listener(self._note)
+            stack.callback(stop_listening, self._note)
+            stack.enter_context(explained_misses())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _note(self, event: str, duration_secs: float, **details: str | int) -> None:
+        stage, thread = DURATIONS.get(event), threading.get_ident()
+        if stage is None:
+            return
+        # jax names the stages of a function f: f, jit(f), jit(f).
+        name = str(details.get("fun_name", ""))
+        name = name.removesuffix(")").rpartition("(")[2]
+        if stage != "compile":
+            message = ""
+            if stage == "trace" and self in _LOGS.entered:
+                message = self._explanation(name)
+            self._stages.append((stage, name, duration_secs, message, thread))
+            return
+        seconds, message = {"trace": 0.0, "lower": 0.0}, None
+        for earlier in [*self._stages]:
+            kind, of, duration, text, in_thread = earlier
+            if (of, in_thread) == (name, thread):
+                seconds[kind] = duration
+                message = text if kind == "trace" else message
+                self._stages.remove(earlier)
+        reason = "not traced" if message is None else miss_reason(message)
+        compile = Compile(
+            name, seconds["trace"], seconds["lower"], duration_secs, reason,
+            message or "", threading.current_thread().name,
+        )  # fmt: skip
+        self._compiles.append(compile)
+
+    def _explanation(self, name: str) -> str:
+        """Takes jax's explanation of the trace that has just ended."""
+        for message in reversed(self.explanations):
+            if f" {name} " in message:
+                self.explanations.remove(message)
+                return message
+        return ""
+
+    @overload
+    def __getitem__(self, index: int) -> Compile: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Compile, ...]: ...
+    def __getitem__(self, index: int | slice) -> Compile | tuple[Compile, ...]:
+        return tuple(self._compiles)[index]
+
+    def __len__(self) -> int:
+        return len(self._compiles)
+
+    def _text_(self) -> str:
+        return "\n".join(map(str, self)) or str(NeverCompiled("jax"))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Any:
+        return {"text/plain": self._text_()}
 
 
 def compare_meshes(

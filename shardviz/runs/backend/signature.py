@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
-from jax.core import ShapedArray, Tracer
+from jax.core import ShapedArray
 from jax.sharding import (
     AbstractMesh,
     Mesh,
@@ -21,9 +21,9 @@ from jax.sharding import (
 )
 
 from shardviz.base.backend.jax_compat import (
+    ARRAY_CLASS,
     JitSettings,
     concrete_mesh,
-    is_tracing,
     trace_setting_names,
     trace_settings,
 )
@@ -31,7 +31,7 @@ from shardviz.base.format import shown
 from shardviz.base.pairing import pair_names
 from shardviz.base.typing import PyTree
 from shardviz.programs.backend.named_meshes import mesh_sizes
-from shardviz.runs.cached import (
+from shardviz.runs.recompiles import (
     ArrayAdded,
     ArrayChanged,
     ArrayRemoved,
@@ -41,12 +41,9 @@ from shardviz.runs.cached import (
     TreeChanged,
 )
 
-# An array's type and sharding. The sharding is None for uncommitted arrays.
-ArrayKey: TypeAlias = tuple[ShapedArray, Sharding | None]
-
-
-class Uncached(Exception):
-    """The call must go to plain jax.jit; the argument is a key of `fallbacks`."""
+# An array's type and sharding, which is None for uncommitted arrays. Anything else, which
+# functions such as `nnx.jit` take, has its class and, if it is hashable, itself.
+LeafKey: TypeAlias = tuple[Any, Any]
 
 
 class SplitCall(NamedTuple):
@@ -105,74 +102,66 @@ def split_call(
     )
 
 
-def call_key(call: SplitCall) -> Hashable:
-    """Returns a call's cache key: calls with equal keys share an executable.
+def call_key(call: SplitCall) -> Hashable | None:
+    """Returns a key that is equal for two calls if jax compiles once for both.
 
-    The key holds no arrays.
-
-    Raises:
-        Uncached: if jax is transforming a function, debugs NaNs, or has jit disabled;
-            if this version of jax hides its settings; for an argument that is not an
-            array; and for an unhashable static argument.
+    The key holds no arrays. None if jax rejects the call, as it does with an unhashable
+    static argument.
     """
-    if is_tracing():
-        raise Uncached("transformation")
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        raise Uncached("disable_jit")
-    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
-        raise Uncached("debug_nans")
-    settings = trace_settings()
-    if settings is None:
-        raise Uncached("settings")
     # 1 and True are equal, but jax compiles separately for each.
     statics = tuple((name, type(v), v) for name, v in call.statics.items())
     try:
-        hash(statics)
-    except TypeError:
-        raise Uncached("static") from None
-    try:
         leaves, tree = jax.tree.flatten((call.args, call.kwargs))
-    except (TypeError, ValueError) as error:  # such as for a dict with unsortable keys
-        raise Uncached("tree") from error
-    return settings, concrete_mesh(), tree, statics, tuple(map(_array_key, leaves))
+        key = (surroundings(), tree, statics, tuple(map(leaf_key, leaves)))
+        hash(key)
+    except (TypeError, ValueError):  # such as for a dict with unsortable keys
+        return None
+    return key
 
 
-def _array_key(leaf: object) -> ArrayKey:
-    if isinstance(leaf, Tracer):
-        raise Uncached("transformation")
-    if isinstance(leaf, jax.Array):
-        # jax may move an uncommitted array, so its devices don't matter.
-        if not leaf.committed:
-            return leaf.aval, None
-        return leaf.aval, leaf.sharding
-    # A Ref is mutated in place, but our executables only take and return values.
-    if isinstance(leaf, jax.Ref):
-        raise Uncached("not an array")
+def surroundings() -> tuple[object, ...]:
+    """The settings and meshes around a call that are part of jax's cache keys."""
+    return (*(trace_settings() or ()), concrete_mesh())
+
+
+def leaf_key(leaf: Any) -> LeafKey:
+    """The part of a call's key for one leaf of its arguments."""
+    if type(leaf) is ARRAY_CLASS or isinstance(leaf, jax.Array):
+        # jax may move an uncommitted array, so its devices don't matter. A Ref has no
+        # such attribute.
+        return leaf.aval, leaf.sharding if getattr(leaf, "committed", False) else None
     try:
         return jax.typeof(leaf), None
     except TypeError:
-        raise Uncached("not an array") from None
+        return type(leaf), leaf if isinstance(leaf, Hashable) else None
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The parts of a call's cache key, by name.
+    """The parts of a call's key, by name.
 
     Attributes:
         tree: `PyTreeDef` of the dynamic arguments.
-        arrays: path in the arguments, such as `params['w']` -> type and sharding.
+        leaves: path in the arguments, such as `params['w']` -> type and sharding.
+        layouts: path -> memory layout, of arrays that have not been donated.
+        paths: path in the arguments -> the argument's name and the keys below it.
         statics: name -> static argument.
         settings: name -> value of a jax setting or context mesh.
     """
 
     tree: Hashable
-    arrays: dict[str, ArrayKey]
+    leaves: dict[str, LeafKey]
+    layouts: dict[str, object]
+    paths: dict[str, tuple[str, tuple[Any, ...]]]
     statics: dict[str, object]
     settings: dict[str, object]
 
     def __str__(self) -> str:
         parts = []
-        for name, (aval, sharding) in self.arrays.items():
+        for name, (aval, sharding) in self.leaves.items():
+            if not isinstance(aval, ShapedArray):
+                parts.append(f"{name}: {shown(sharding)}")
+                continue
             weak = "weak " if aval.weak_type else ""
             text = f"{name}: {weak}{aval.dtype}{list(aval.shape)}"
             if sharding is not None:
@@ -185,19 +174,20 @@ class Signature:
 def signature_of(call: SplitCall) -> Signature:
     """Returns the signature of a call; `call_key` must have accepted the call."""
     named = [*zip(call.names, call.args, strict=True), *sorted(call.kwargs.items())]
-    arrays = {}
+    leaves, layouts, paths = {}, {}, {}
     for name, value in named:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-            arrays[name + jax.tree_util.keystr(path)] = _array_key(leaf)
-    values, names = trace_settings() or (), trace_setting_names()
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(value):
+            path = name + jax.tree_util.keystr(keys)
+            leaves[path], paths[path] = leaf_key(leaf), (name, keys)
+            # A donated array has lost its layout, and a key array has none.
+            if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                layouts[path] = getattr(getattr(leaf, "format", None), "layout", None)
+    values, names = surroundings(), (*trace_setting_names(), "concrete_mesh")
     if len(names) != len(values):  # this version of jax has other settings
-        names = tuple(map(str, range(len(values))))
-    settings = {
-        **dict(zip(names, values, strict=True)),
-        "concrete_mesh": concrete_mesh(),
-    }
+        names = (*map(str, range(len(values) - 1)), "concrete_mesh")
+    settings = dict(zip(names, values, strict=True))
     tree = jax.tree.structure((call.args, call.kwargs))
-    return Signature(tree, arrays, call.statics, settings)
+    return Signature(tree, leaves, layouts, paths, call.statics, settings)
 
 
 def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
@@ -208,14 +198,19 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     >>> differences(signature_of(calls[1]), signature_of(calls[0]))
     (ArrayChanged(name='x', aspect='shape', before='[8]', after='[16]'),)
     """
-    names = pair_names(old.arrays, new.arrays)
+    names = pair_names(old.leaves, new.leaves)
     differing: list[Difference] = []
     differing += [ArrayAdded(name) for name in names.new]
     differing += [ArrayRemoved(name) for name in names.gone]
     if not differing and new.tree != old.tree:
         differing.append(TreeChanged(shown(old.tree, 200), shown(new.tree, 200)))
     for name, _ in names.paired:
-        differing += _array_changes(name, old.arrays[name], new.arrays[name])
+        changes = [*_array_changes(name, old.leaves[name], new.leaves[name])]
+        layouts = old.layouts.get(name), new.layouts.get(name)
+        if not changes and None not in layouts and layouts[0] != layouts[1]:
+            texts = shown(layouts[0], 200), shown(layouts[1], 200)
+            changes.append(ArrayChanged(name, "memory layout", *texts))
+        differing += changes
     differing += _static_changes(old.statics, new.statics)
     differing += _setting_changes(old.settings, new.settings)
     return tuple(differing)
@@ -237,8 +232,12 @@ def nearest(
     return best
 
 
-def _array_changes(name: str, old: ArrayKey, new: ArrayKey) -> Iterator[Difference]:
+def _array_changes(name: str, old: LeafKey, new: LeafKey) -> Iterator[Difference]:
     (before, old_sharding), (after, new_sharding) = old, new
+    if not isinstance(before, ShapedArray) or not isinstance(after, ShapedArray):
+        if old != new:
+            yield ArrayChanged(name, "type", shown(old[1]), shown(new[1]))
+        return
     is_unchanged = True
     if before.shape != after.shape:
         is_unchanged = False
@@ -275,8 +274,10 @@ def _static_changes(
     names = pair_names(old, new)
     for name, _ in names.paired:
         before, after = old[name], new[name]
-        # 1 and True are equal, but jax compiles separately for each.
-        if type(before) is not type(after) or before != after:
+        # 1 and True are equal, but jax compiles separately for each. Values whose hash
+        # differs are never found in its caches.
+        is_equal = type(before) is type(after) and before == after
+        if not is_equal or hash(before) != hash(after):
             yield StaticChanged(name, shown(before), shown(after))
     for name in names.gone:
         yield StaticChanged(name, shown(old[name]), None)

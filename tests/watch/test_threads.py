@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import traceback
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.runs.backend.cached_function import CachedFunction
+import shardviz as sv
 from shardviz.runs.backend.listening import jax_cache_events
 
 THREADS, ROUNDS = 64, 10
@@ -20,7 +20,8 @@ THREADS, ROUNDS = 64, 10
 
 def at_once(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
     """The result or error of `work` in each of many threads that start together."""
-    ready, results = threading.Barrier(count), [None] * count
+    ready = threading.Barrier(count)
+    results: list[Any] = [None] * count
 
     def one(number: int) -> None:
         ready.wait(60)
@@ -47,14 +48,15 @@ def test_each_round_compiles_once():
             traced.append(turn)
             return x * 2 + turn
 
-        cached = CachedFunction(fn)
+        watched = sv.watch(fn)
         with jax_cache_events() as events:
-            results = at_once(lambda _, cached=cached: cached(x))
+            results = at_once(lambda _, watched=watched: watched(x))
         wanted = np.tile(np.arange(4) * 2 + turn, (THREADS, 1))
         np.testing.assert_array_equal(np.stack([np.asarray(r) for r in results]), wanted)
         assert events.counts() == {"trace": 1, "lower": 1, "compile": 1}
         assert len(traced) == 1
-        assert (cached.misses, cached.hits, cached.cache_size()) == (1, THREADS - 1, 1)
+        (entry,) = watched.entries
+        assert (entry.compiles, entry.calls) == (1, THREADS)
 
 
 class Unlucky(RuntimeError):
@@ -85,8 +87,8 @@ def test_a_failed_compile_is_raised_to_all(fail: Callable[..., Any]):
         tried.append(1)
         return fail(x)
 
-    cached, x = CachedFunction(fn), np.ones(4)
-    errors = at_once(lambda _: cached(x))
+    watched, x = sv.watch(fn), np.ones(4)
+    errors = at_once(lambda _: watched(x))
     assert len(tried) == 1
     assert {type(e) for e in errors} == {type(errors[0])}
     assert len({str(e) for e in errors}) == 1
@@ -94,10 +96,10 @@ def test_a_failed_compile_is_raised_to_all(fail: Callable[..., Any]):
     with pytest.raises(type(errors[0])) as by_jax:
         jax.jit(fn)(x)
     assert str(by_jax.value) == str(errors[0])
-    assert cached.entries[0].error.startswith(type(errors[0]).__name__)
+    assert watched.entries == ()
 
 
-def test_later_calls_get_the_remembered_error_until_it_is_cleared():
+def test_a_call_after_a_failure_traces_again():
     tried: list[int] = []
 
     def fn(x: Any) -> Any:
@@ -106,21 +108,36 @@ def test_later_calls_get_the_remembered_error_until_it_is_cleared():
             raise Unlucky(7, words="no such luck")
         return x
 
-    cached, x = CachedFunction(fn), jnp.ones(3)
-    for _ in range(3):
-        with pytest.raises(Unlucky, match="no such luck") as caught:
-            cached(x)
-        assert caught.value.code == 7
-        notes = [n for n in caught.value.__notes__ if "later calls like it fail the same way" in n]
-        assert len(notes) == 1
-        # Nothing of a failed call stays alive.
-        names = [f.name for f in traceback.extract_tb(caught.value.__traceback__)]
-    assert "fn" not in names
+    watched, x = sv.watch(fn), jnp.ones(3)
+    with pytest.raises(Unlucky, match="no such luck"):
+        watched(x)
+    assert watched(x).shape == (3,)
+    assert (len(tried), watched.cache_size()) == (2, 1)
+
+
+def test_waiting_threads_get_the_error_after_other_signatures():
+    tried: list[int] = []
+
+    def fn(x: Any) -> Any:
+        if x.shape == (3,):
+            return x
+        tried.append(1)
+        time.sleep(0.05)
+        raise Unlucky(7, words="no such luck")
+
+    watched, x = sv.watch(fn), jnp.ones(4)
+    watched(jnp.ones(3))
+    errors = at_once(lambda _: watched(x))
     assert len(tried) == 1
-    assert (cached.hits, cached.misses) == (2, 1)
-    cached.clear()
-    assert cached(x).shape == (3,)
-    assert (cached.misses, cached.cache_size()) == (1, 1)
+    assert {(type(e), e.code) for e in errors} == {(Unlucky, 7)}
+
+
+def test_threads_with_alternating_signatures_are_counted():
+    watched = sv.watch(lambda x: x + 1)
+    arrays = [jnp.ones(n) for n in (1, 2, 3)]
+    at_once(lambda number: [watched(arrays[(number + n) % 3]) for n in range(30)], 8)
+    assert sorted(entry.calls for entry in watched.entries) == [80, 80, 80]
+    assert [entry.compiles for entry in watched.entries] == [1, 1, 1]
 
 
 def test_an_interrupt_is_not_remembered():
@@ -132,8 +149,8 @@ def test_an_interrupt_is_not_remembered():
             raise KeyboardInterrupt
         return x
 
-    cached = CachedFunction(fn)
+    watched = sv.watch(fn)
     with pytest.raises(KeyboardInterrupt):
-        cached(1)
-    assert cached(1) == 1
-    assert cached.entries[0].difference == ()
+        watched(1)
+    assert watched(1) == 1
+    assert watched.entries[0].difference == ()

@@ -1,4 +1,4 @@
-"""Cache hits and misses of `sv.cached` and of jax's own caches."""
+"""Why jax compiled a call, for `sv.watch`, and its stages on two meshes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardviz.base.display import Displayed, Fact, explanation
+from shardviz.compiled.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,16 @@ class TreeChanged(Difference):
 
 @dataclass(frozen=True)
 class ArrayChanged(Difference):
-    """An array has a different shape, dtype, weak type, sharding or type.
+    """An array has a different shape, dtype, weak type, sharding, layout or type.
 
     Attributes:
         name: the array's path in the arguments.
-        aspect: the property that changed; `"type"` if none of the other four did.
+        aspect: the property that changed; `"type"` if none of the others did.
         before, after: this property in the earlier call and in the new call.
     """
 
     name: str
-    aspect: Literal["shape", "dtype", "weak type", "sharding", "type"]
+    aspect: Literal["shape", "dtype", "weak type", "sharding", "memory layout", "type"]
     before: str
     after: str
 
@@ -75,10 +76,23 @@ class SettingChanged(Difference):
 
 
 @dataclass(frozen=True)
-class SameAsDropped(Difference):
-    """The cache held the same signature before, and dropped it."""
+class CachesCleared(Difference):
+    """jax no longer has the executable, such as after `jax.clear_caches()`."""
 
-    entry: int
+
+@dataclass(frozen=True)
+class NewFunction(Difference):
+    """Another function object from the same source line compiled this signature before.
+
+    jax keeps executables by function object, so each new one compiles again.
+    """
+
+    function: str
+
+
+@dataclass(frozen=True)
+class Unexplained(Difference):
+    """jax compiled again, although nothing that shardviz compares has changed."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +109,8 @@ class Miss(Fact):
     Attributes:
         function: the name of the function.
         signature: the arguments, as short text.
-        entry: number of the new cache entry, counted from 1.
+        entry: number of the signature, counted from 1.
+        differences: why the call had to compile; `()` if it was the first.
 
     >>> print(Miss("step", "(x: float32[8])", 1))
     step was compiled for (x: float32[8]), entry 1; nothing was compiled before.
@@ -104,11 +119,7 @@ class Miss(Fact):
     function: str
     signature: str
     entry: int
-
-    @property
-    def differences(self) -> tuple[Difference, ...]:
-        """The differences from the nearest earlier entry."""
-        return ()
+    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,60 +128,88 @@ class NewSignature(Miss):
 
     Attributes:
         nearest: number of the earlier entry that differs least.
-        differs_in: the differences from that entry.
     """
 
-    nearest: int
-    differs_in: tuple[Difference, ...]
-
-    @property
-    def differences(self) -> tuple[Difference, ...]:
-        """The differences from the nearest earlier entry."""
-        return self.differs_in
+    nearest: int = 0
 
 
 @dataclass(frozen=True)
-class DroppedSignature(Miss):
-    """A call had to compile because the cache had dropped its signature.
-
-    Attributes:
-        dropped: number of the entry that the signature had before.
-        size: how many signatures the cache holds.
-    """
-
-    dropped: int
-    size: int
-
-    @property
-    def differences(self) -> tuple[Difference, ...]:
-        """The only difference: the earlier entry was dropped."""
-        return (SameAsDropped(self.dropped),)
+class CompiledAgain(Miss):
+    """A signature that had been compiled before was compiled again."""
 
 
 @dataclass(frozen=True)
-class CallEntry:
-    """A signature for which a CachedFunction holds an executable or a failure.
+class SignatureRow:
+    """A signature of a watched function, as a row of a table.
 
     Attributes:
-        entry: number of the entry, counted from 1 in the order of compiles.
+        entry: number of the signature, counted from 1.
         signature: the arguments, as short text.
-        trace_s: seconds to trace and lower.
-        compile_s: seconds to compile.
-        hits: number of calls that used this entry.
-        difference: differences from the nearest earlier signature.
-        error: why the compile failed; `""` if it succeeded.
+        calls: number of calls.
+        compiles: number of compiles; 0 if jax already had the executable.
+        seconds: time to trace, lower and compile.
+        differences: why it was compiled; `()` for the first.
+        collectives: number of collectives; None if the report is unknown.
+        sent_bytes: bytes that a device sends, in all collectives.
+        peak_bytes: memory per device.
+        comparison: its collectives compared with those of the row before.
 
-    >>> CallEntry(1, "(x: float32[8])", 0.01, 0.02, 3).hits
+    >>> SignatureRow(1, "(x: float32[8])", 3, 1, 0.2).calls
     3
     """
 
     entry: int
     signature: str
+    calls: int
+    compiles: int
+    seconds: float
+    differences: tuple[Difference, ...] = ()
+    collectives: int | None = None
+    sent_bytes: int = 0
+    peak_bytes: int = 0
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True)
+class WatchTable(Displayed):
+    """The signatures of a function under `sv.watch`.
+
+    >>> print(WatchTable("step", ()).explain())
+    step was never compiled.
+    """
+
+    function: str
+    rows: tuple[SignatureRow, ...]
+
+    def explain(self) -> str:
+        """Describes each signature in a few lines."""
+        return explanation(self)
+
+
+@dataclass(frozen=True)
+class Compile(Fact):
+    """A compile of jax, as its own events report it.
+
+    Attributes:
+        function: jax's name of the function.
+        trace_s: seconds to trace; 0 if jax reused an earlier trace, so that only the
+            shardings, devices or memory layouts of arguments are new.
+        lower_s, compile_s: seconds to lower and to compile.
+        reason: why jax traced the function: `"new function"`, `"function created again"`
+            on the same line, `"context"` for settings and meshes, `"tree"` for
+            containers and static values, or `"types"`. `"not traced"` if it didn't, and
+            `""` if jax gives no reason.
+        message: jax's own explanation; `""` if it gives none.
+        thread: name of the thread.
+    """
+
+    function: str
     trace_s: float
+    lower_s: float
     compile_s: float
-    hits: int
-    difference: tuple[Difference, ...] = ()
-    error: str = ""
+    reason: str
+    message: str
+    thread: str
 
 
 #: The stages that jax runs before it executes a function, in order.

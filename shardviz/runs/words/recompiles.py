@@ -1,0 +1,230 @@
+"""English sentences on why jax, on the same mesh or another, compiled again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shardviz.base.display import Fact, sentence
+from shardviz.base.format import bytes_text, clause, cut, plural, seconds_text
+from shardviz.runs.recompiles import (
+    STAGES,
+    ArrayAdded,
+    ArrayChanged,
+    ArrayRemoved,
+    CachesCleared,
+    Compile,
+    CompiledAgain,
+    MeshComparison,
+    Miss,
+    NeverCompiled,
+    NewFunction,
+    NewSignature,
+    SettingChanged,
+    SignatureRow,
+    StaticChanged,
+    TreeChanged,
+    Unexplained,
+    WatchTable,
+)
+
+# jax's name of a setting -> its name in our sentences.
+_SETTINGS = {
+    "jax_enable_x64": "x64 mode",
+    "mesh_context_manager": "the mesh of `with mesh:`",
+    "abstract_mesh_context_manager": "the mesh of jax.set_mesh",
+    "concrete_mesh": "the devices of the mesh in force",
+}
+
+
+def _added(fact: ArrayAdded) -> str:
+    return f"tree: came {fact.name}"
+
+
+def _removed(fact: ArrayRemoved) -> str:
+    return f"tree: went {fact.name}"
+
+
+def _tree(fact: TreeChanged) -> str:
+    return f"tree: {fact.before} became {fact.after}"
+
+
+def _array(fact: ArrayChanged) -> str:
+    change = f"{fact.before} became {fact.after}"
+    return f"argument {fact.name}: {fact.aspect} {change}"
+
+
+def _static(fact: StaticChanged) -> str:
+    """Describes the change of a static argument.
+
+    >>> _static(StaticChanged("n", "3", None))
+    'static argument n: 3 became not given'
+    """
+    before = "not given" if fact.before is None else fact.before
+    after = "not given" if fact.after is None else fact.after
+    if before == after:
+        after = "another one that reads the same"
+    return f"static argument {fact.name}: {before} became {after}"
+
+
+def _setting(fact: SettingChanged) -> str:
+    """Describes the change of a jax setting.
+
+    >>> _setting(SettingChanged("jax_enable_x64", "off", "on"))
+    'x64 mode: off became on'
+    """
+    if not fact.name:
+        return "another setting of jax, which this version of it does not name"
+    name = _SETTINGS.get(fact.name)
+    if name is None:
+        name = fact.name.removeprefix("jax_").replace("_", " ")
+    return f"{name}: {fact.before} became {fact.after}"
+
+
+def _caches_cleared(fact: CachesCleared) -> str:
+    return "jax no longer had it: its caches were cleared, or dropped it"
+
+
+def _new_function(fact: NewFunction) -> str:
+    return (
+        f"another function object: an earlier {fact.function} from the same line was"
+        " compiled for these arguments"
+    )
+
+
+def _unexplained(fact: Unexplained) -> str:
+    return "nothing that shardviz compares has changed"
+
+
+def _never_compiled(fact: NeverCompiled) -> str:
+    return f"{fact.function} was never compiled."
+
+
+def _compiled(fact: Miss, reason: str) -> str:
+    return f"{fact.function} was compiled for {fact.signature}, entry {fact.entry}; {reason}."
+
+
+def _miss(fact: Miss) -> str:
+    reason = "; ".join(map(sentence, fact.differences))
+    return _compiled(fact, reason or "nothing was compiled before")
+
+
+def _new_signature(fact: NewSignature) -> str:
+    """Explains in one sentence why a call compiled.
+
+    >>> change = ArrayChanged("x", "dtype", "float32", "int32")
+    >>> _new_signature(NewSignature("f", "(x: int32[])", 2, (change,), 1))[-72:]
+    'entry 2; the nearest is entry 1: argument x: dtype float32 became int32.'
+    """
+    differences = "; ".join(map(sentence, fact.differences))
+    return _compiled(fact, f"the nearest is entry {fact.nearest}: {differences}")
+
+
+def _compiled_again(fact: CompiledAgain) -> str:
+    return _compiled(fact, f"again: {'; '.join(map(sentence, fact.differences))}")
+
+
+def _compile(fact: Compile) -> str:
+    """Describes a compile, with jax's own explanation.
+
+    >>> print(_compile(Compile("step", 0.1, 0.1, 0.3, "new function", "", "MainThread")))
+    step: 500 ms, new function
+    """
+    seconds = seconds_text(fact.trace_s + fact.lower_s + fact.compile_s)
+    line = f"{fact.function}: {seconds}{clause(', {}', fact.reason)}"
+    return "\n".join([line, *(f"  {text}" for text in fact.message.splitlines()[1:])])
+
+
+def why_compiled(row: SignatureRow) -> str:
+    """Explains in a few words why a signature was compiled."""
+    reason = "; ".join(map(sentence, row.differences)) or "the first call"
+    if row.compiles == 0:
+        return f"not compiled, since jax already had it ({reason})"
+    if row.compiles > 1:
+        return f"{reason} (compiled {row.compiles} times)"
+    return reason
+
+
+def communication(row: SignatureRow) -> str:
+    """Names the collectives of a signature, and how they differ from the row before."""
+    if row.collectives is None:
+        return ""
+    if not row.collectives:
+        return "none"
+    text = f"{row.collectives}, {bytes_text(row.sent_bytes)} sent"
+    if row.comparison is not None and not row.comparison.same:
+        text += f" ({row.comparison.short})"
+    return text
+
+
+def peak(row: SignatureRow) -> str:
+    """The peak memory of a signature."""
+    return "" if row.collectives is None else bytes_text(row.peak_bytes)
+
+
+def watch_table(table: WatchTable) -> str:
+    """Describes each signature of a watched function in a few lines."""
+    if not table.rows:
+        return _never_compiled(NeverCompiled(table.function))
+    lines = [headline(table)]
+    for row in table.rows:
+        parts = (
+            plural(row.calls, "call"),
+            f"compiled in {seconds_text(row.seconds)}",
+            clause("collectives: {}", communication(row)),
+            clause("peak {} per device", peak(row)),
+        )
+        lines.append(f"{row.entry}. {' · '.join(filter(None, parts))}")
+        lines.append(f"   {cut(row.signature, 200)}")
+        lines.append(f"   {why_compiled(row)}")
+    return "\n".join(lines)
+
+
+def headline(table: WatchTable) -> str:
+    """Sums up the calls and compiles of a watched function."""
+    seconds = seconds_text(sum(row.seconds for row in table.rows))
+    return (
+        f"{table.function}: {plural(sum(row.calls for row in table.rows), 'call')},"
+        f" {plural(sum(row.compiles for row in table.rows), 'compile')} in {seconds}"
+    )
+
+
+_DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}
+
+
+def mesh_comparison(value: MeshComparison) -> str:
+    """Names the stages that jax repeated for the second mesh."""
+    second = value.second
+    if second.error:
+        return (
+            f"The second mesh was refused: {second.error} A function that names devices"
+            " runs on those alone; name an AbstractMesh in it and let the arguments"
+            " bring the devices."
+        )
+    if not second.misses:
+        return (
+            "Nothing was done again for the second mesh: it has the devices of the"
+            " first."
+        )
+    repeated = " and ".join(_DONE[stage] for stage in second.misses)
+    reused = " and ".join(_DONE[s] for s in STAGES if s not in second.misses)
+    return f"For the second mesh it was {repeated} again{clause(', not {}', reused)}."
+
+
+SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
+    ArrayAdded: _added,
+    ArrayRemoved: _removed,
+    TreeChanged: _tree,
+    ArrayChanged: _array,
+    StaticChanged: _static,
+    SettingChanged: _setting,
+    CachesCleared: _caches_cleared,
+    Compile: _compile,
+    NewFunction: _new_function,
+    Unexplained: _unexplained,
+    NeverCompiled: _never_compiled,
+    Miss: _miss,
+    NewSignature: _new_signature,
+    CompiledAgain: _compiled_again,
+}
+EXPLANATIONS = {MeshComparison: mesh_comparison, WatchTable: watch_table}
