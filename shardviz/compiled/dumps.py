@@ -41,7 +41,8 @@ def dumped_programs(folder: Path) -> list[dict[str, Path]]:
     def size(files: dict[str, Path]) -> list[int]:
         return [files[s].stat().st_size if s in files else 0 for s in STAGES]
 
-    return sorted(programs.values(), key=size, reverse=True)
+    largest_first = sorted(programs.values(), key=size, reverse=True)
+    return [{s: files[s] for s in STAGES if s in files} for files in largest_first]
 
 
 def mesh_in(module: Module, devices: int) -> MeshSpec | None:

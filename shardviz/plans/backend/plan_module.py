@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,11 +42,8 @@ from shardviz.plans.backend.shardy_passes import (
 from shardviz.plans.backend.uneven import note_uneven
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_notes import FromStableHlo
-from shardviz.programs.backend.arguments import name_of_path, unique
-from shardviz.programs.backend.failures import failure
-
-# Characters to keep of MLIR's error.
-_MOST = 300
+from shardviz.programs.backend.arguments import name_of_path
+from shardviz.programs.backend.failures import failure, in_words
 
 
 def plan_lowered(lowered: jax.stages.Lowered) -> Plan:
@@ -58,9 +54,7 @@ def plan_lowered(lowered: jax.stages.Lowered) -> Plan:
     ['x', 'neg', 'output']
     """
     module = stablehlo_module(lowered)
-    # Only the types of arrays, not their values.
-    text = module.operation.get_asm(large_elements_limit=16)
-    return plan_module(module, choose_passes(module, "unreduced" in text))
+    return plan_module(module, choose_passes(module, "unreduced" in _text(module)))
 
 
 def plan_module(module: Any, selection: PassSelection | None = None) -> Plan:
@@ -76,16 +70,15 @@ def plan_module(module: Any, selection: PassSelection | None = None) -> Plan:
     Raises:
         ProgramError: if the module has no function `main`, or no single mesh.
     """
-    name = "main"
-    if FUNCTION_NAME in module.operation.attributes:
-        name = value_of(module.operation, FUNCTION_NAME).removeprefix("jit_")
     if "main" not in functions_of(module.operation):
         raise ProgramError(
             "A program in StableHLO has a function main, and this module has none. Pass"
             " the text of jax.jit(f).lower(*args).as_text(), or its file."
         )
-    mesh = _mesh_of(module)
-    plan = Plan(name, mesh, notes=(FromStableHlo(),))
+    name = "main"
+    if FUNCTION_NAME in module.operation.attributes:
+        name = value_of(module.operation, FUNCTION_NAME).removeprefix("jit_")
+    plan = Plan(name, _mesh_of(module), notes=(FromStableHlo(),))
     begun = time.perf_counter()
     try:
         plan = _propagated(plan, module, selection)
@@ -94,50 +87,41 @@ def plan_module(module: Any, selection: PassSelection | None = None) -> Plan:
     return replace(plan, propagate_s=time.perf_counter() - begun)
 
 
+def _text(module: Any) -> str:
+    # Large constants would take long to print.
+    return module.operation.get_asm(large_elements_limit=16)
+
+
 def _propagated(plan: Plan, module: Any, selection: PassSelection | None) -> Plan:
-    copy, mesh = pipeline.propagate(module, selection), plan.mesh
-    attributes = AttributeCache()
+    copy, attributes = pipeline.propagate(module, selection), AttributeCache()
     with copy.context:
-        main = functions_of(copy)["main"]
+        main = functions_of(module.operation)["main"]
+        arguments: list[str] = []
         requested: dict[str, Spec] = {}
-        arguments, names = [], set[str]()
         for number, path in enumerate(argument_names(copy, attributes)):
-            name = unique(name_of_path(path or f"argument[{number}]"), names)
-            names.add(name)
-            arguments.append(name)
-        before = functions_of(module.operation)["main"]
-        for number, name in enumerate(arguments):
-            sharding = named_attribute(before, ARGUMENT_ATTRIBUTES, number)
+            arguments.append(name_of_path(path or f"argument[{number}]"))
+            sharding = named_attribute(main, ARGUMENT_ATTRIBUTES, number)
             for spec in attributes.specs_of(sharding):
-                requested[name] = spec
-        results = _results(main, names)
-        reader = PlanReader(copy, arguments, results, requested, mesh, attributes)
+                requested[arguments[-1]] = spec
+        results, count = [], len(main.attributes["function_type"].value.results)
+        for number in range(count):
+            path = named_attribute(main, RESULT_ATTRIBUTES, number, RESULT_INFO)
+            # Older versions of jax wrote only the path.
+            text = path.value.removeprefix("result") if path is not None else ""
+            text = text or (f"[{number}]" if count > 1 else "")
+            results.append(name_of_path(f"output{text}"))
+        reader = PlanReader(copy, arguments, results, requested, plan.mesh, attributes)
         ops = list(reader.read())
         for number in range(len(arguments)):
-            of_argument = partial(named_attribute, before, ARGUMENT_ATTRIBUTES, number)
+            of_argument = partial(named_attribute, main, ARGUMENT_ATTRIBUTES, number)
             memory = of_argument(MEMORY_KIND)
             ops[number] = ops[number].changed(
                 donated=any(map(of_argument, DONATED)),
                 memory_kind=memory.value if memory else "",
             )
-    values, collectives, notes = estimated(copy, reader, note_uneven(ops, mesh))
-    notes = (*plan.notes, *notes, *notes_on_values(values, mesh))
+    values, collectives, notes = estimated(copy, reader, note_uneven(ops, plan.mesh))
+    notes = (*plan.notes, *notes, *notes_on_values(values, plan.mesh))
     return replace(plan, ops=values, collectives=collectives, notes=notes)
-
-
-def _results(main: Any, names: set[str]) -> list[str]:
-    """Returns the names of the results, with jax's key paths if the module has them."""
-    results, count = [], len(main.attributes["function_type"].value.results)
-    for number in range(count):
-        path = named_attribute(main, RESULT_ATTRIBUTES, number, RESULT_INFO)
-        # Before jax 0.6, the text began with the path.
-        text = "" if path is None else path.value.removeprefix("result")
-        if not text and count > 1:
-            text = f"[{number}]"
-        name = unique(name_of_path(f"output{text}"), names)
-        names.add(name)
-        results.append(name)
-    return results
 
 
 def _mesh_of(module: Any) -> MeshSpec:
@@ -146,41 +130,29 @@ def _mesh_of(module: Any) -> MeshSpec:
     Raises:
         ProgramError: for several meshes, or for shardings in GSPMD's notation.
     """
-    meshes = list(dict.fromkeys(_meshes(module)))
+    meshes: dict[str, dict[str, int]] = {}
+    for op in operations_in(module.operation):
+        if op.name == SHARDY_MESH:
+            mesh = sdy.MeshAttr(op.attributes[MESH])
+            axes = {axis.name: axis.size for axis in map(sdy.MeshAxisAttr, mesh.axes)}
+            # Meshes may differ in their device ids only.
+            meshes |= {str(mesh): axes} if axes else {}
     if len(meshes) == 1:
-        return make_mesh(dict(meshes[0][0]))
+        return make_mesh(*meshes.values())
     if meshes:
-        shapes = [str(make_mesh(dict(axes))) for axes, _ in meshes]
         raise ProgramError(
             "Plans do not cover programs over two meshes, and this module has"
-            f" {listed(shapes)}. sv.report(lowered.compile()) shows what XLA makes of it."
+            f" {listed(meshes)}. sv.report(lowered.compile()) shows what XLA makes of it."
         )
-    for op in operations_in(module.operation):
-        # The arguments' shardings are in an attribute of the function.
-        text = str(op.attributes.get(ARGUMENT_ATTRIBUTES, ""))
-        if GSPMD_SHARDING in op.attributes or GSPMD_SHARDING in text:
-            raise ProgramError(
-                f"The shardings of this module are GSPMD's ({GSPMD_SHARDING}), and plans"
-                " need Shardy's. Lower it with jax_use_shardy_partitioner=True."
-            )
+    if GSPMD_SHARDING in _text(module):
+        raise ProgramError(
+            f"The shardings of this module are GSPMD's ({GSPMD_SHARDING}), and plans need"
+            " Shardy's. Lower it with jax_use_shardy_partitioner=True."
+        )
     attributes, devices = module.operation.attributes, 1
     for name in DEVICE_COUNTS:
         devices *= attributes[name].value if name in attributes else 1
     return make_mesh(device=devices)
-
-
-def _meshes(
-    module: Any,
-) -> Iterator[tuple[tuple[tuple[str, int], ...], tuple[int, ...]]]:
-    """Yields the axes and the device ids of every mesh with axes."""
-    for op in operations_in(module.operation):
-        if op.name == SHARDY_MESH:
-            mesh = sdy.MeshAttr(op.attributes[MESH])
-            axes = tuple(
-                (axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, mesh.axes)
-            )
-            if axes:
-                yield axes, tuple(mesh.device_ids)
 
 
 def plan_data(data: bytes, name: str, folder: str) -> Plan:
@@ -203,19 +175,16 @@ def plan_data(data: bytes, name: str, folder: str) -> Plan:
         else:
             module = ir.Module.parse(data, context)
     except Exception as error:  # noqa: BLE001  MLIR raises several types
-        lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
-        reason = (lines or str(error).splitlines() or [type(error).__name__])[0]
         raise ProgramError(
-            f"MLIR cannot parse {name}: {reason[:_MOST]}. Pass the complete output of"
+            f"MLIR cannot parse {name}. {in_words(error)} Pass the complete output of"
             " jax.jit(f).lower(*args).as_text(), from this or an older version of jax."
         ) from None
     with context:
-        # Newer versions of jax write each mesh in the shardings that use it.
+        # A sharding may contain its mesh instead of the name of one.
         if is_accepted("sdy-lift-inlined-meshes"):
             pass_manager(("sdy-lift-inlined-meshes",)).run(module.operation)
-        functions = functions_of(module.operation)
+        functions = [*functions_of(module.operation).values()]
         if len(functions) == 1:  # modules that are not from jax may have another name
-            (function,) = functions.values()
-            function.attributes[FUNCTION_NAME] = ir.StringAttr.get("main")
+            functions[0].attributes[FUNCTION_NAME] = ir.StringAttr.get("main")
     plan = plan_module(module)
     return plan if plan.program != "main" else replace(plan, program=name)

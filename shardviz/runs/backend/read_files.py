@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.base.backend.jax_compat import hlo_of_text
+from shardviz.base.collective import Collective
 from shardviz.base.errors import MeshError, ProgramError, ShardvizError
 from shardviz.base.format import bytes_text, plural, shown
 from shardviz.base.mesh import MeshSpec, make_mesh
@@ -25,10 +26,12 @@ from shardviz.compiled.read_collectives import read_collectives
 from shardviz.compiled.read_groups import groups_of, pairs_of
 from shardviz.compiled.report import Report
 from shardviz.plans.backend.plan_module import plan_data
+from shardviz.plans.plan import Plan
 from shardviz.programs.backend.arguments import name_of_path
+from shardviz.programs.backend.failures import in_words
 from shardviz.programs.backend.worker.process import WorkerError, workers
 from shardviz.programs.backend.worker.settings import Settings
-from shardviz.programs.notes import FileOfStages
+from shardviz.programs.notes import BuffersNotRead, FileOfStages
 from shardviz.runs.backend.read_compiled import report_of_plan
 
 # Bytes of the largest file that is read. The text of a large model has 50 MB.
@@ -48,50 +51,38 @@ def report_of_file(path: str | os.PathLike[str], mesh: MeshSpec | None) -> Repor
         ProgramError: if the file cannot be read, or isn't a module.
         MeshError: if `mesh` has another size than the program.
     """
-    text = os.fspath(path)
+    text, programs = os.fspath(path), [{}]
+    name = Path(text).name
     if "\n" in text:
         name, parts = "the text", {"compiled": text.encode(errors="replace")}
-    elif os.path.isdir(text):
-        programs = dumped_programs(Path(text))
-        if not programs:
-            raise ProgramError(
-                f"The folder {shown(text)} has no module of XLA, such as"
-                " module_0001.jit_step.after_optimizations.txt. XLA writes one with"
-                " XLA_FLAGS=--xla_dump_to=FOLDER."
-            )
-        name = Path(text).name
+    elif not os.path.isdir(text):
+        parts = {"compiled": _read(Path(text)).removeprefix(b"\xef\xbb\xbf")}
+    elif programs := dumped_programs(Path(text)):
         parts = {stage: _read(file) for stage, file in programs[0].items()}
-        return _in_worker(read_hlo, parts, name, mesh, len(programs))
     else:
-        name, parts = Path(text).name, {"compiled": _read(Path(text))}
-    data = parts["compiled"].removeprefix(b"\xef\xbb\xbf")
-    is_text, headers = b"\0" not in data, list(_HEADER.finditer(data))
+        raise ProgramError(
+            f"The folder {shown(text)} has no module of XLA, such as"
+            " module_0001.jit_step.after_optimizations.txt. XLA writes one with"
+            " XLA_FLAGS=--xla_dump_to=FOLDER."
+        )
+    data = next(iter(parts.values()))
+    is_text, headers = b"\0" not in data, _HEADER.findall(data)
     is_mlir = is_text and not _HLO.search(data) and _MLIR.search(data)
     if is_mlir or data.startswith(b"ML\xefR"):
         plan = _in_worker(plan_data, data, name)
         return report_of_plan(plan, FileOfStages(name, ("requested", "propagated")))
-    if is_text and not _HLO.search(data):
+    if is_text and (len(headers) > 1 or not _HLO.search(data)):
         raise ProgramError(
-            f"{name} has neither HLO nor StableHLO. sv.report reads modules of both, text or"
-            " binary, and the folders that XLA dumps."
+            f"{name} has {plural(len(headers), 'module')} of HLO, and sv.report reads one of"
+            " HLO or StableHLO, in text or binary form, or a folder that XLA dumped."
         )
-    if is_text and len(headers) > 1:
-        raise ProgramError(f"{name} has several modules. Pass a file with one of them.")
-    if is_text and headers:
-        data = data[headers[0].start() :]  # without the lines of a log before it
-    return _in_worker(read_hlo, {"compiled": data}, name, mesh, 1)
+    return _in_worker(read_hlo, parts, name, mesh, len(programs))
 
 
 def _read(file: Path) -> bytes:
-    """Reads a plain file that is not too large.
-
-    Raises:
-        ProgramError: for anything else.
-    """
     try:
-        size = file.stat().st_size
         # Reading a pipe would never end.
-        if file.is_file() and size <= MOST:
+        if file.stat().st_size <= MOST and file.is_file():
             return file.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -102,7 +93,7 @@ def _read(file: Path) -> bytes:
     )
 
 
-def _in_worker(function: Callable[..., Any], *arguments: object) -> Any:
+def _in_worker(function: Callable[..., Report | Plan], *arguments: Any) -> Any:
     try:
         return workers.call(Settings.of("cpu", 1, 1), function, *arguments)
     except WorkerError as error:
@@ -112,6 +103,13 @@ def _in_worker(function: Callable[..., Any], *arguments: object) -> Any:
             "XLA ends the process that parses this module, so it was parsed in the worker"
             f" and has no report. {error}"
         ) from error
+    except ShardvizError:
+        raise
+    except (ValueError, LookupError, AssertionError, RecursionError) as error:
+        raise ProgramError(
+            f"{arguments[1]} is no complete module in text or binary form"
+            f" ({in_words(error)}). Pass a file as XLA or jax wrote it, unpacked."
+        ) from None
 
 
 def read_hlo(
@@ -124,76 +122,59 @@ def read_hlo(
     """Reads the modules of one program, in a worker.
 
     Args:
-        parts: stage, as in `dumps.STAGES` -> the module, text or proto. A single module
-            may have any stage.
+        parts: stage, as in `dumps.STAGES` -> module, latest stage first, or the text of
+            the buffers. A single module may have another stage.
         name: the name of the file or folder.
         mesh: the mesh, if the user named it.
         programs: number of programs in the folder.
         folder: the worker's folder for the files of a call; not used.
 
     Raises:
-        ProgramError: if a module cannot be read.
-        MeshError: if `mesh` has another size than the program.
+        Exception: if a module cannot be read, or if `mesh` has another size.
     """
-    try:
-        return _read_hlo(parts, name, mesh, programs)
-    except ShardvizError:
-        raise
-    except (ValueError, LookupError, AssertionError, RecursionError) as error:
-        damage = error if isinstance(error, ValueError) else type(error).__name__
-        raise ProgramError(
-            f"{name} is neither text nor a complete HLO module in binary form ({damage})."
-            " Pass a .hlo.pb as XLA dumps it, unpacked."
-        ) from None
-
-
-def _read_hlo(
-    parts: Mapping[str, bytes], name: str, mesh: MeshSpec | None, programs: int
-) -> Report:
-    modules: dict[str, Module] = {}
-    for stage in ("compiled", "partitioned", "before"):
-        if stage in parts:
-            modules[stage] = _module(parts[stage], name)
+    modules = {s: _module(data, name) for s, data in parts.items() if s != "buffers"}
     stage, module = next(iter(modules.items()))
-    data = parts[stage]
-    devices = _devices(data, module)
-    on_mesh = mesh_in(modules.get("before", module), devices)
+    devices = _devices(parts[stage], module)
+    named_mesh = mesh_in(modules.get("before", module), devices)
     if not devices:
-        devices = on_mesh.size if on_mesh else _devices_in_groups(module)
+        devices = named_mesh.size if named_mesh else _devices_in_groups(module)
     if mesh is not None and mesh.size != devices:
         raise MeshError(
             f"The mesh {mesh} has {plural(mesh.size, 'device')}, and the program in {name}"
             f" has {devices:,}. Pass the mesh that it was compiled for."
         )
-    names_mesh = bool(mesh or on_mesh)
-    on_mesh = mesh or on_mesh or make_mesh(device=devices)
+    named_mesh = mesh or named_mesh
+    on_mesh = named_mesh or make_mesh(device=devices)
     arguments = {p.op: name_of_path(p.op) for p in module.entry.parameters.values()}
-    by_stage = {}
-    for stage, each in modules.items():
+    known: dict[str, tuple[Collective, ...]] = {}
+    for part, each in modules.items():
         axes, sizes = on_mesh.axis_names, on_mesh.axis_sizes
         moves = read_collectives(each, axes, sizes, arguments=arguments)
+        is_before = not each.is_partitioned and _BEFORE.search(parts[part])
         if each.is_scheduled:
-            by_stage["compiled"] = moves
-        elif each.is_partitioned or (
-            (moves or devices == 1) and not _BEFORE.search(parts[stage])
-        ):
-            by_stage["partitioned"] = moves
+            known["compiled"] = moves
+        elif not is_before and (each.is_partitioned or moves or devices == 1):
+            known.setdefault("partitioned", moves)
     report = Report(
         module.name.removeprefix("jit_") or name,
         plural(devices, "device"),
         loops=module.loops,
         mesh=on_mesh,
-        partitioned=by_stage.get("partitioned"),
-        notes=(FileOfStages(name, tuple(by_stage), devices, names_mesh, programs),),
+        partitioned=known.get("partitioned"),
+        notes=(FileOfStages(name, tuple(known), devices, bool(named_mesh), programs),),
     )
-    if "compiled" not in by_stage:
+    if "compiled" not in known:
         return report
-    memory = allocated(data if module.is_dump else parts.get("buffers", b""))
+    moves = inherited(known.get("partitioned", ()), known["compiled"])
+    data = parts[stage] if module.is_dump else parts.get("buffers", b"")
+    memory = allocated(data)
     if module.is_dump:
-        memory = memory.replace(timeline=read_memory(data, arguments, module))
-    moves = by_stage["compiled"]
-    if report.partitioned is not None:
-        moves = inherited(report.partitioned, moves)
+        try:
+            memory = memory.replace(timeline=read_memory(data, arguments, module))
+        # XLA's format may change; the rest of the report doesn't need the buffers.
+        except (ValueError, LookupError) as error:
+            unread = BuffersNotRead(repr(error))
+            report = report.replace(notes=(*report.notes, unread))
     return report.replace(collectives=moves, memory=memory)
 
 
@@ -201,23 +182,23 @@ def _module(data: bytes, name: str) -> Module:
     """Parses a module in text or proto; a text is parsed by XLA."""
     if b"\0" in data or not _HLO.search(data):
         return Module(data)
+    header = _HEADER.search(data)
+    text = data[header.start() :] if header else data  # without a log before it
     try:
-        return Module(hlo_of_text(data.decode(errors="replace")))
+        return Module(hlo_of_text(text.decode(errors="replace")))
     except Exception as error:  # noqa: BLE001  XLA raises its own type
-        lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
         raise ProgramError(
-            f"XLA cannot parse {name}: {(*lines, str(error))[0][:300]}. Pass the complete"
-            " text of a module, written by this or an older version of XLA."
+            f"XLA cannot parse {name}. {in_words(error)} Pass the complete text of a"
+            " module, written by this or an older version of XLA."
         ) from None
 
 
 def _devices(data: bytes, module: Module) -> int:
     """Returns the number of devices that a module is compiled for; 0 if unknown."""
-    header = _HEADER.match(data)
+    header = _HEADER.search(data)
     counts = _COUNT.findall(header[0]) if header else []
-    if counts:
-        return math.prod(map(int, counts))
-    return module.partitions * max(1, module.replicas)
+    counted = math.prod(map(int, counts)) if counts else 0
+    return counted or module.partitions * max(1, module.replicas)
 
 
 def _devices_in_groups(module: Module) -> int:
