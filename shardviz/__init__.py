@@ -1,17 +1,35 @@
-"""shardviz: how is my array, my model, my program laid out over these devices, and why?
+"""How is my array, my model, my program laid out over these devices, and why?
 
-The public names are listed in `__init__.pyi`. Importing shardviz imports nothing
-heavier than numpy: a name imports its module when it is first used (PEP 562).
+    import shardviz as sv
+    sv.plot((512, 2048), "data, model", sv.mesh(data=4, model=2))   # where the shards are
+    sv.plan(step, state, batch)       # how the compiler shards every value, and why
+    sv.explore(step, state, batch)    # the same, interactive
+
+Meshes and arrays    mesh, topology, array, layout, to_jax, mesh_context
+Axis rules           rules, resolve, remedies, audit
+Programs             program, plan, compile, run, stages, report, effects
+Better shardings     changes, search
+Tests and CI         expect, lock
+Moving data          reshard, restore, process_rows, movement
+Pictures and text    plot, text, explore, treescope_leaf
+Caches and targets   cached, cache, compare_meshes, targets, hosts
+
+The functions take jax's meshes, specs, shardings, arrays and functions as they are.
+Exercises are in `shardviz.exercises`, examples in `shardviz.gallery`.
+
 PYTEST_DONT_REWRITE: the package contains a pytest plugin, and pytest would otherwise
 warn if shardviz is imported before the plugin.
 """
+
+# The public names are listed in `__init__.pyi`. Importing shardviz imports nothing
+# heavier than numpy: a name imports its module when it is first used (PEP 562).
 
 from __future__ import annotations
 
 import importlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from shardviz.base.display import Displayed, Words
 
@@ -26,16 +44,58 @@ def _modules_of_names() -> dict[str, str]:
 
 
 _MODULE_OF = _modules_of_names()
+_MODULES = ("exercises", "gallery", "legacy", "types")
+# Words for a task that are unlike the name of its function -> that name.
+_OTHER_WORDS = {
+    "analyze": "audit",
+    "check": "expect",
+    "collectives": "compile",
+    "constrain": "changes",
+    "diff": "compare_meshes",
+    "estimate": "plan",
+    "explain": "text",
+    "inspect": "text",
+    "lower": "plan",
+    "memory": "compile",
+    "optimize": "search",
+    "print": "text",
+    "profile": "run",
+    "shard": "layout",
+    "sharding": "layout",
+    "show": "plot",
+    "simulate": "run",
+    "summary": "audit",
+    "trace": "plan",
+    "tune": "search",
+    "view": "explore",
+    "visualize": "plot",
+    "why": "plan",
+}
 __all__ = sorted([*_MODULE_OF, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"shardviz.{name}")
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
+        _refuse(name)
     value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     # Later lookups find this global and don't call __getattr__.
     globals()[name] = value
     return value
+
+
+def _refuse(name: str) -> NoReturn:
+    """Raises an error that names the nearest public name."""
+    # Python and IPython look up many special names.
+    if name.startswith("_"):
+        raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
+    from shardviz.base.format import nearest
+
+    public = _OTHER_WORDS.get(name) or nearest(name, __all__)
+    if public is None:
+        raise AttributeError(f"There is no sv.{name}; help(sv) lists what there is.")
+    raise AttributeError(f"There is no sv.{name}. Did you mean sv.{public}?")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: python -m shardviz audit|check|compare|doctor.
+"""The command line: shardviz plan|compile|audit|check|compare|doctor.
 
 Exit codes: 0 on success; 1 for problems, failed checks or differences; 2 if the input
 cannot be read or the user's function raises.
@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,16 +28,19 @@ from shardviz.advise.public import expect, lock
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.public import audit, capacity_of, rules
+from shardviz.base.collective import Collective
 from shardviz.base.errors import ContractError, ShardvizError
 from shardviz.base.format import suggestion
 from shardviz.base.public.adopt import as_mesh
 from shardviz.commands.doctor import checked_names, versions
 from shardviz.commands.words import help as wording
 from shardviz.commands.words.doctor import doctor_text
-from shardviz.compiled.report import Report
+from shardviz.compiled.public import compile, report
+from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.stages import Stages
 from shardviz.draw.public.show import text
 from shardviz.plans.plan import Plan
+from shardviz.plans.public import plan
 from shardviz.programs.program import Program
 
 OK, BROKEN, WRONG = 0, 1, 2
@@ -67,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     ['all-gather']
     """
     top = _Parser(
-        prog="python -m shardviz",
+        prog="shardviz",
         description=wording.DESCRIPTION,
         epilog=wording.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -81,6 +84,8 @@ def parser() -> argparse.ArgumentParser:
     flag: dict[str, Any] = {"action": "store_true"}
     table = {"--rules": {}, "--mesh": {}, "--dialect": {}, "--json": flag}
     options: dict[str, dict[str, dict[str, Any]]] = {
+        "plan": {"what": {"metavar": "WHAT"}, **table},
+        "compile": {"what": {"metavar": "WHAT"}, **table, "--target": {}},
         "audit": {"what": {"metavar": "WHAT"}, **table, "--target": {}},
         "check": {
             "what": {"metavar": "WHAT"},
@@ -101,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
             "--target": {},
             "--specs": flag,
         },
-        "doctor": {},
+        "doctor": {"--json": flag},
     }
     for command, arguments in options.items():
         subparser = commands.add_parser(command, help=wording.COMMANDS[command])
@@ -132,11 +137,18 @@ def main(arguments: Sequence[str] | None = None, own_process: bool = False) -> i
         own_process: whether jax's configuration may be changed, because the process
             ends with the command. Then it compiles here, without a worker.
     """
-    commands = {"audit": _audit, "check": _check, "compare": _compare}
+    commands = {
+        "plan": _plan,
+        "compile": _compile,
+        "audit": _audit,
+        "check": _check,
+        "compare": _compare,
+        "doctor": _doctor,
+    }
     try:
         options = parser().parse_args(arguments)
         options.own_process = own_process
-        return commands.get(options.command, _doctor)(options)
+        return commands[options.command](options)
     except UserError as error:
         traceback.print_exception(error.__cause__)
         return WRONG
@@ -150,6 +162,67 @@ def main(arguments: Sequence[str] | None = None, own_process: bool = False) -> i
 
 
 # --- the commands ---------------------------------------------------------------------
+
+
+def _plan(options: argparse.Namespace) -> int:
+    result = _subject(options.what, options)
+    if isinstance(result, Program):
+        result = plan(result)
+    if isinstance(result, (Report, Stages)):
+        result = result.plan
+    if not isinstance(result, Plan):
+        raise InputError(f"A plan is of a program; {options.what} returned none")
+    found = {"mesh": dict(result.mesh.shape)} if result.ok else {}
+    return _print_program(result, result.collectives, found, options)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    path = Path(options.what)
+    if path.suffix != ".py" and path.exists():
+        result = report(path, mesh=options.mesh)
+    else:
+        result = _subject(options.what, options)
+    if isinstance(result, Program):
+        # The default target is simulated CPUs on every machine, as in the other commands.
+        target = _target(result, options) or f"cpu:{result.mesh.size}"
+        result = compile(result, target)
+    if isinstance(result, Stages):
+        result = result.report
+    if not isinstance(result, Report):
+        raise InputError(f"A report is of a program; {options.what} returned none")
+    found = {"target": result.target, "memory": needed_bytes(result.memory)}
+    return _print_program(result, result.collectives, found, options)
+
+
+def _print_program(
+    result: Plan | Report,
+    collectives: Iterable[Collective] | None,
+    found: dict[str, Any],
+    options: argparse.Namespace,
+) -> int:
+    """Prints a plan or report; `found` holds further fields of its JSON."""
+    if not options.json:
+        _print(result)
+        return EXIT_CODES[result.error is None]
+    rows = []
+    for collective in collectives or ():
+        row = {
+            "kind": collective.kind,
+            "mesh_axes": collective.mesh_axes,
+            "bytes_per_device": collective.bytes_per_device,
+            "op": collective.op,
+            "source": collective.source,
+        }
+        rows.append(row)
+    error = result.error and result.error.message
+    print(json.dumps({**found, "error": error, "collectives": rows}, indent=2))
+    return EXIT_CODES[error is None]
+
+
+def _print(value: object) -> None:
+    """Prints a value as text, as wide as the terminal within limits."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    print(text(value, max(40, min(width, 120))))
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -167,8 +240,7 @@ def _audit(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_audit_json(result), indent=2))
     else:
-        width = shutil.get_terminal_size((100, 24)).columns
-        print(text(result, max(40, min(width, 120))))
+        _print(result)
     return EXIT_CODES[not result.problems and result.fits is not False]
 
 
@@ -254,8 +326,13 @@ def _lock(what: str, options: argparse.Namespace, collectives: bool) -> Lock:
 
 def _doctor(options: argparse.Namespace) -> int:
     rows = checked_names()
-    print(doctor_text(versions(), rows))
-    return EXIT_CODES[not any(problem for _, problem in rows)]
+    is_ok = not any(problem for _, problem in rows)
+    if options.json:
+        found = {"ok": is_ok, "versions": versions(), "checks": dict(rows)}
+        print(json.dumps(found, indent=2))
+    else:
+        print(doctor_text(versions(), rows))
+    return EXIT_CODES[is_ok]
 
 
 # --- the checks -----------------------------------------------------------------------
@@ -393,12 +470,25 @@ def _table(typed: str) -> Path | str:
 
 
 def _called(what: str) -> Any:
-    """Imports `pkg.module:function` and calls it; returns the value if not callable."""
-    module, colon, name = what.partition(":")
-    if not colon or not module.replace(".", "_").isidentifier() or not name:
+    """Imports `module:function` or `file.py:function` and calls it.
+
+    Returns:
+        The function's result; the value itself if it is not callable.
+    """
+    module, colon, name = what.rpartition(":")
+    file = Path(module) if module.endswith(".py") else None
+    is_module = module.replace(".", "_").isidentifier() or file is not None
+    if not colon or not is_module or not name:
         raise InputError(
-            f"WHAT is written pkg.module:function, such as train:make_step; got {what!r}"
+            "WHAT is written module:function, such as train:make_step, or"
+            f" train.py:make_step; got {what!r}"
         )
+    if file is not None:
+        if not file.is_file():
+            raise InputError(f"There is no file {module}")
+        # As when Python runs the file, its folder comes first.
+        sys.path.insert(0, str(file.resolve().parent))
+        module = file.stem
     try:
         here = os.getcwd()
     except FileNotFoundError:

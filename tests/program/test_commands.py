@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import shardviz as sv
@@ -31,6 +32,9 @@ def step():
     x = sv.array("x", (16, 64), "batch embed")
     return sv.program(jnp.dot, x, w, mesh="data=4, model=2",
                       rules=[("batch", "data"), ("embed", "model")], name="step")
+
+def refused():
+    return sv.program(jnp.dot, sv.array("x", (3, 4)), sv.array("y", (5, 6)), mesh="data=1")
 
 def fails():
     return {}["nothing"]
@@ -164,9 +168,9 @@ def test_a_lock_is_compared_with_a_program_and_with_another_lock(here, capsys):
 
 
 WRONG = {
-    "no command": ([], "the following arguments are required: audit|check|compare"),
+    "no command": ([], "the following arguments are required: plan|compile|audit"),
     "an unknown option": (["audit", "x:y", "--what"], "unrecognized arguments: --what"),
-    "a path": (["audit", "/etc/passwd:f"], "pkg.module:function"),
+    "a path": (["audit", "/etc/passwd:f"], "module:function"),
     "no module": (["audit", "my_trian:state"], "'my_trian'"),
     "no function": (["audit", "my_train:stat"], "Did you mean 'state'?"),
     "None": (["audit", "my_train:nothing"], "my_train:nothing returned None"),
@@ -231,6 +235,32 @@ def test_as_a_process_without_jax_and_a_terminal_that_knows_ascii_alone(here):
     assert "gr??e" in done.stdout
 
 
+@pytest.mark.parametrize("what", ["my_train:step", "my_train.py:step"])
+def test_a_plan_and_a_compile_as_text_and_as_json(here, capsys, what):
+    for command in ("plan", "compile"):
+        assert main([command, what]) == 0
+        assert "all-reduce" in capsys.readouterr().out
+        assert main([command, what, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["error"] is None
+        (collective,) = found["collectives"]
+        assert (collective["kind"], collective["mesh_axes"]) == ("all-reduce", ["model"])
+        assert collective["bytes_per_device"] == 1024
+
+
+def test_a_program_that_fails_is_one(here, capsys):
+    for command in ("plan", "compile"):
+        assert main([command, "my_train:refused", "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_file_of_xla_is_reported(here, capsys):
+    text = jax.jit(lambda x: x * 2).lower(1.0).compile().as_text()
+    (here / "module.hlo").write_text(text)
+    assert main(["compile", "module.hlo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collectives"] == []
+
+
 ALONE = """
 import gc, sys
 from shardviz.__main__ import script
@@ -262,3 +292,7 @@ def test_a_command_compiles_in_its_own_process_unless_jax_has_started(here, firs
 def test_the_doctor_says_what_works(capsys):
     assert main(["doctor"]) == 0
     assert "jax._src.mesh.thread_resources" in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["jax"] == jax.__version__
+    assert not any(found["checks"].values())

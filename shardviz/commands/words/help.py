@@ -1,4 +1,4 @@
-"""The help texts of `python -m shardviz`."""
+"""The help texts of the command `shardviz`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ DESCRIPTION = (
     "How a model or a program is laid out over devices, and whether it stays so."
 )
 EPILOG = """\
-WHAT is pkg.module:function, a function that is called without arguments and returns a program
-(sv.program(...)), or a state: a tree of a model's parameters, with names, shardings or --rules.
-The current folder is searched first.
+WHAT is module:function or file.py:function, a function that is called without arguments and
+returns a program (sv.program(...)), or a state: a tree of a model's parameters, with names,
+shardings or --rules. The current folder is searched first. For compile, WHAT may also be a file
+with HLO or StableHLO, or a folder with XLA's dump.
 
-  python -m shardviz audit train:make_state --rules rules.txt --mesh "data=4, model=2"
-  python -m shardviz check train:make_step --no "all-gather over data" --at-most "1 MiB per step"
-  python -m shardviz check train:make_step --lock step.lock.json
-  python -m shardviz compare step.lock.json train:make_step
+  shardviz plan train.py:make_step
+  shardviz compile train:make_step --target tpu:v5e:4x4
+  shardviz audit train:make_state --rules rules.txt --mesh "data=4, model=2"
+  shardviz check train:make_step --no "all-gather over data" --at-most "1 MiB per step"
+  shardviz check train:make_step --lock step.lock.json
+  shardviz compare step.lock.json train:make_step
 
 Exit codes: 0 as expected, 1 not so, 2 what cannot be read.
 """
 COMMANDS = {
+    "plan": "how the compiler shards every value, without compiling",
+    "compile": "collectives and memory of a compiled program, or of a file of XLA",
     "audit": "how every array is split, and what each rule does",
     "check": "whether a program or state is as expected",
     "compare": "what differs between two, or from a lock",
@@ -25,7 +30,7 @@ COMMANDS = {
 }
 #: The help text of each option and argument.
 OPTIONS = {
-    "what": "pkg.module:function",
+    "what": "module:function or file.py:function",
     "before": "WHAT, or the file of a lock",
     "after": "WHAT, or the file of a lock",
     "--target": (

@@ -92,6 +92,16 @@ def _named_parameters(fn: Any) -> dict[str, tuple[int, bool]]:
     return named
 
 
+def required_parameters(fn: Any) -> list[str]:
+    """Returns the names of the parameters that every call passes.
+
+    >>> required_parameters(lambda x, scale=2: x)
+    ['x']
+    """
+    named = _named_parameters(fn)
+    return [name for name, (_, required) in named.items() if required]
+
+
 def takes_by_name(fn: Any, name: str, positional: int) -> bool:
     """True if a call with this many positional arguments can pass `name` as a keyword.
 

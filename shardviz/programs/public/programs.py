@@ -10,7 +10,7 @@ from typing import Any
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.errors import ProgramError, needed_by
-from shardviz.base.format import shown
+from shardviz.base.format import joined, shown
 from shardviz.base.mesh_context import MeshContext
 from shardviz.base.public.adopt import as_mesh, optional
 from shardviz.base.typing import (
@@ -25,6 +25,7 @@ from shardviz.programs.effects import Effects
 from shardviz.programs.program import Program, function_name
 from shardviz.programs.public.keywords import (
     FunctionWithKeywords,
+    required_parameters,
     shares_keywords,
     takes_by_name,
 )
@@ -184,6 +185,12 @@ def program_of(
         raise ProgramError(
             f"sv.{public} takes what sv.program(fn, ...) made, or a function and its"
             f" arguments: sv.{public}(fn, *args); got {shown(fn)}."
+        )
+    if not arrays and not keywords and (missing := required_parameters(fn)):
+        names = ", ".join(missing)
+        raise ProgramError(
+            f"{function_name(fn)} takes {joined(missing)}. Give arrays, or shapes such as"
+            f" jax.ShapeDtypeStruct, for them: sv.{public}({function_name(fn)}, {names})."
         )
     if "args" not in keywords and "kwargs" not in keywords:
         for name, value in (public_only or {}).items():
