@@ -260,7 +260,9 @@ class Planner:
         if state.plan_revision != job.revision or not same_platform:
             self._update(running="planning")
             plan = plan_of(job.program, platform)
-            if stop():
+            # Propagates in this thread, so that a superseded plan is not propagated,
+            # and no view waits for it.
+            if stop() or (plan.ok and stop()):
                 return
             revision = job.revision
             self._update(plan=plan, plan_revision=revision, plan_platform=platform)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +23,16 @@ from shardviz.plans.plan_notes import AfterStep
 from shardviz.plans.plan_values import Record
 from shardviz.programs.constraints import Constraint
 
+#: Fields of a Plan that are known only after propagation.
+AFTER_LOWERING = ("ops", "collectives", "error", "propagate_s", "notes")
+
 
 @dataclass(frozen=True, repr=False)
 class Plan(Record, Displayed):
     """The propagated stage of a program: the sharding of every value, and its origin.
+
+    A plan that `sv.plan` returns is traced and lowered. Its shardings are propagated when
+    the first field that depends on them is read, in any thread.
 
     Attributes:
         program, mesh, ops, collectives, error: as in Record.
@@ -49,7 +57,26 @@ class Plan(Record, Displayed):
     constraints: tuple[Constraint, ...] = ()
     of: Any = field(default=None, compare=False)
 
+    @staticmethod
+    def completed_when_read(
+        plan: Plan, complete: Callable[[], Mapping[str, object]]
+    ) -> Plan:
+        """Returns a copy of a plan whose fields in AFTER_LOWERING are computed later.
+
+        Args:
+            plan: a plan that has the other fields.
+            complete: returns the fields in AFTER_LOWERING. It is called once, when the
+                first of them is read.
+        """
+        fields = dict(vars(plan))
+        for name in AFTER_LOWERING:
+            fields.pop(name, None)
+        lowered = object.__new__(Plan)
+        lowered.__dict__.update(fields, _completion=_Completion(complete))
+        return lowered
+
     def __getstate__(self) -> dict[str, Any]:
+        _complete(self)
         # A program holds the user's function, which may not be picklable.
         return {**vars(self), "of": None}
 
@@ -113,3 +140,48 @@ class Plan(Record, Displayed):
         values = plural(len(self.ops), "value")
         counts = f"{values}, {collectives} estimated"
         return f"Plan({self.program} on {self.mesh}: {counts})"
+
+
+@dataclass(eq=False)
+class _Completion:
+    """Computes the fields of a plan that depend on propagation.
+
+    Attributes:
+        run: returns the fields.
+        lock: held while they are computed, because several threads may read the plan.
+    """
+
+    run: Callable[[], Mapping[str, object]]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _complete(plan: Plan) -> None:
+    """Computes the fields of a plan that depend on propagation, unless it has them."""
+    completion: _Completion | None = vars(plan).get("_completion")
+    if completion is None:
+        return
+    with completion.lock:
+        # Another thread may have computed them meanwhile.
+        if "_completion" in vars(plan):
+            vars(plan).update(completion.run())
+            del vars(plan)["_completion"]
+
+
+class _AfterLowering:
+    """Completes a plan when a field is read that it lacks.
+
+    Python asks the class for an attribute only if the instance doesn't have it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.default = name, getattr(Plan, name)
+
+    def __get__(self, plan: Plan | None, owner: type) -> Any:
+        if plan is None:
+            return self.default
+        _complete(plan)
+        return vars(plan)[self.name]
+
+
+for _name in AFTER_LOWERING:
+    setattr(Plan, _name, _AfterLowering(_name))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -118,6 +122,74 @@ def test_a_pass_that_fails_is_an_error_of_the_plan(eight_devices, monkeypatch):
     monkeypatch.setattr(build_plan.pipeline, "propagate", broken)
     found = plan_program(program(jnp.sin, x=X))
     assert (found.error.stage, found.error.said) == ("propagate", "RuntimeError: pass failed")
+
+
+# name: what is asked of a plan that was not propagated yet, whether it has to be propagated for it
+ASKED = {
+    "values": (lambda plan: plan.ops, True),
+    "collectives": (lambda plan: plan.collectives, True),
+    "success": (lambda plan: plan.ok, True),
+    "an error": (lambda plan: plan.error, True),
+    "notes": (lambda plan: plan.notes, True),
+    "duration": (lambda plan: plan.seconds, True),
+    "text": (repr, True),
+    "a copy": (lambda plan: replace(plan, program="copy"), True),
+    "a pickle": (lambda plan: pickle.loads(pickle.dumps(plan)) == plan, True),
+    "constraints": (lambda plan: plan.constraints, False),
+    "time of the trace": (lambda plan: (plan.trace_s, plan.lower_s), False),
+    "the program": (lambda plan: (plan.of, plan.program, plan.mesh), False),
+}
+
+
+@pytest.mark.parametrize(("ask", "propagates"), ASKED.values(), ids=ASKED)
+def test_shardings_are_propagated_when_they_are_asked_for(monkeypatch, ask, propagates):
+    calls = []
+
+    def propagate(*arguments):
+        calls.append(arguments)
+        return propagate_now(*arguments)
+
+    propagate_now = pipeline.propagate
+    monkeypatch.setattr(pipeline, "propagate", propagate)
+    found = plan_program(program(jnp.sin, x=X))
+    assert not calls
+    for _ in range(2):
+        assert ask(found) is not False
+        assert len(calls) == propagates
+
+
+def test_threads_that_read_one_plan_propagate_it_once(monkeypatch):
+    calls, together = [], threading.Barrier(4)
+
+    def propagate(*arguments):
+        calls.append(arguments)
+        return propagate_now(*arguments)
+
+    propagate_now = pipeline.propagate
+    monkeypatch.setattr(pipeline, "propagate", propagate)
+    found = plan_program(program(jax.grad(block, 1), x=X, w=W))
+
+    def read(_):
+        together.wait()
+        return found.ops
+
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(read, range(4))
+    assert len(calls) == 1
+    assert all(ops is first for ops in others)
+
+
+def test_an_interrupted_propagation_is_repeated(monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    found = plan_program(program(jnp.sin, x=X))
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "propagate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _ = found.ok
+    assert found.ok
+    assert str(found.op("sin").spec) == str(found.op("x").spec)
 
 
 def test_without_shardy_nothing_is_traced(monkeypatch):

@@ -181,7 +181,10 @@ def _remove_dead_in(op: ir.Operation) -> None:
 
 
 def _is_read(op: ir.Operation) -> bool:
-    return any(True for result in op.results for _ in result.uses)
+    for result in op.results:
+        for _ in result.uses:
+            return True
+    return False
 
 
 def _has_effects(op: ir.Operation) -> bool:

@@ -26,7 +26,7 @@ from shardviz.plans.backend.lowering import (
 from shardviz.plans.backend.reader import PlanReader, argument_names
 from shardviz.plans.backend.shardy_passes import missing_estimate_passes
 from shardviz.plans.backend.uneven import note_uneven
-from shardviz.plans.plan import Plan
+from shardviz.plans.plan import AFTER_LOWERING, Plan
 from shardviz.plans.plan_notes import (
     EstimateFailed,
     NoEstimate,
@@ -70,6 +70,9 @@ from shardviz.programs.program import Program
 def plan_program(program: Program, platform: str = "") -> Plan:
     """Plans a program; the time does not depend on the number of devices.
 
+    Traces and lowers the program in the user's context. The shardings are propagated
+    when the plan is first asked for them, or for an error.
+
     Args:
         program: the program to plan.
         platform: the platform to lower for, as `targets.lowering_platform` returns it;
@@ -94,10 +97,12 @@ def plan_program(program: Program, platform: str = "") -> Plan:
         )
     run = _PlanRun(program, platform)
     try:
-        run.run()
+        lowered = run.lowered()
     except Exception as error:  # noqa: BLE001  a user's function may raise anything
         run.fail(error)
-    return run.plan
+        return run.plan
+    plan = run.plan
+    return Plan.completed_when_read(plan, lambda: run.after_lowering(plan, lowered))
 
 
 class _PlanRun:
@@ -110,8 +115,8 @@ class _PlanRun:
         self.mesh = abstract_mesh(program.mesh)
         self.calls = ConstraintCalls()
 
-    def run(self) -> None:
-        """Traces, lowers and propagates the program.
+    def lowered(self) -> LoweredProgram:
+        """Traces and lowers the program.
 
         Raises:
             Exception: any error of a stage; `self.stage` names the failed stage.
@@ -136,10 +141,25 @@ class _PlanRun:
         lowered = lower_to_plan(self.program, with_partial_sums(traced), self.platform)
         self.plan = replace(self.plan, lower_s=lowered.seconds)
         self._note(*lowered.notes)
-        self.stage = "propagate"
+        return lowered
+
+    def after_lowering(self, plan: Plan, lowered: LoweredProgram) -> dict[str, object]:
+        """Propagates the shardings, and returns the fields in AFTER_LOWERING.
+
+        Args:
+            plan: the plan of the traced and lowered program.
+            lowered: the lowered program.
+        """
+        # Set again, because an interrupt may have ended an earlier call.
+        self.stage, self.plan = "propagate", plan
         begun = time.perf_counter()
-        self._propagate(lowered)
-        self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
+        try:
+            self._propagate(lowered)
+        except Exception as error:  # noqa: BLE001  a pass may raise anything
+            self.fail(error)
+        else:
+            self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
+        return {name: getattr(self.plan, name) for name in AFTER_LOWERING}
 
     def _note(self, *notes: object) -> None:
         self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))

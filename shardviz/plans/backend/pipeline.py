@@ -382,20 +382,20 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
         Exception: any error of a pass.
     """
     check_available()
-    for op in operations_in(module.operation):
-        if op.name == SHARDING_GROUP:
-            raise ProgramError(
-                "A plan does not cover jax.experimental.shard_alike: Shardy ends the"
-                " process where it has to say why values are split alike. sv.compile takes"
-                " such a program."
-            )
+    op_names = {op.name for op in operations_in(module.operation)}
+    if SHARDING_GROUP in op_names:
+        raise ProgramError(
+            "A plan does not cover jax.experimental.shard_alike: Shardy ends the"
+            " process where it has to say why values are split alike. sv.compile takes"
+            " such a program."
+        )
     with module.context as context:
         # There is too little work for several threads to save time.
         context.enable_multithreading(False)
         # Printing and parsing would take three times as long as all the rest.
         copy = module.operation.clone()
         _keep_axes_of_size_one(copy)
-        _rewrite(copy)
+        _rewrite(copy, WHILE in op_names)
         pass_manager((selection or settling_passes()).passes).run(copy)
     return copy
 
@@ -457,26 +457,25 @@ def _keep_axes_of_size_one(module: Any) -> None:
 
     Shardy removes these axes, but jax's types in Explicit mode include them.
     """
-    constraints, quoted_axes = [], set()
-    for op in operations_in(module):
-        if op.name == CONSTRAINT:
-            constraints.append(op)
-        elif op.name == SHARDY_MESH:
+    quoted_axes = set()
+    for item in module.regions[0].blocks[0].operations:
+        op = item.operation
+        if op.name == SHARDY_MESH:
             for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(op.attributes[MESH]).axes):
                 if axis.size == 1:
                     quoted_axes.add(f'"{axis.name}"')
-    for op in constraints if quoted_axes else ():
-        text = str(op.attributes[ASKED_SHARDING])
-        if any(name in text for name in quoted_axes):
-            op.attributes[WRITTEN] = ir.StringAttr.get(text)
+    for op in operations_in(module) if quoted_axes else ():
+        if op.name == CONSTRAINT:
+            text = str(op.attributes[ASKED_SHARDING])
+            if any(name in text for name in quoted_axes):
+                op.attributes[WRITTEN] = ir.StringAttr.get(text)
 
 
-def _rewrite(copy: ir.Operation) -> None:
+def _rewrite(copy: ir.Operation, loops: bool) -> None:
     """Rewrites a module in place, as XLA does before propagation."""
     rewrite_operations(copy)
     simplify(copy)
     inline_calls(copy)
-    loops = bool(_loops_in(copy))
     if loops:
         read_invariants_outside(copy)
     # Remove dead operations after rewriting loops, which leaves more of them. Shardy

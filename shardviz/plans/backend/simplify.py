@@ -84,22 +84,15 @@ def simplify(module: Any) -> None:
     >>> "multiply" in str(module), "add" in str(module)
     (False, True)
     """
-    rules = (
-        _put_number,
-        _leave_out,
-        _slice_where_constant,
-        _transpose_once,
-        _reshape_once,
-        _slice_one_part,
-    )
     with module.context:
         for op in operations_in(module):
             dialect, _, name = op.name.partition(".")
-            if dialect == "stablehlo" and name in SIMPLIFIED:
-                for rule in rules:
-                    # If a rule applies, it has removed the operation.
-                    if rule(op, name):
-                        break
+            if dialect != "stablehlo" or name not in SIMPLIFIED:
+                continue
+            for rule in _RULES.get(name, (_put_number,)):
+                # If a rule applies, it has removed the operation.
+                if rule(op, name):
+                    break
 
 
 def _put(value: ir.Value, op: ir.Operation) -> bool:
@@ -156,7 +149,8 @@ def _put_number(op: ir.Operation, name: str) -> bool:
     # A broadcast of a scalar constant is already a splat constant.
     if name == "broadcast_in_dim" and not _shape(op.operands[0]):
         return False
-    if name not in _FOLDED or (first := number_of(op.operands[0])) is None:
+    first = number_of(op.operands[0])
+    if first is None:
         return False
     if REPLACES in op.attributes:
         name = value_of(op, REPLACES)
@@ -250,8 +244,6 @@ def _leave_out(op: Any, name: str) -> bool:
             and number_of(operands[0]) == neutral
             and _put(operands[1], op)
         )
-    if name != "select":
-        return False
     condition, if_true, if_false = operands
     if if_true == if_false or _are_one_number(if_true, if_false):
         return _put(if_true, op)
@@ -297,8 +289,6 @@ def _slice_where_constant(op: ir.Operation, name: str) -> bool:
         if indices.name == CONCATENATE:
             parts = list(indices.operands)
         dims = list(numbers.start_index_map)
-    elif name != "dynamic_slice":
-        return False
     positions = [number_of(part) for part in parts]
     if None in positions or len(positions) != len(dims):
         return False
@@ -324,7 +314,7 @@ def _slice(
 def _slice_one_part(op: ir.Operation, name: str) -> bool:
     """Slices an operand of a concatenation, if the slice lies within that operand."""
     joined = _made_by(op.operands[0], "concatenate")
-    if name != "slice" or joined is None:
+    if joined is None:
         return False
     dim, begin = value_of(joined, CONCATENATED_DIM), 0
     starts, limits = _numbers(op, START_INDICES), _numbers(op, LIMIT_INDICES)
@@ -344,8 +334,6 @@ def _transpose_once(op: ir.Operation, name: str) -> bool:
 
     A transpose that only moves dimensions of size one becomes a reshape.
     """
-    if name != "transpose":
-        return False
     outer, shape = _numbers(op, PERMUTATION), _shape(op.operands[0])
     moved = [dim for dim in outer if shape[dim] != 1]
     if moved == sorted(moved):
@@ -371,8 +359,6 @@ def _reshape_once(op: ir.Operation, name: str) -> bool:
         if REPLACES in op.attributes:
             replaced = value_of(op, REPLACES)
         return twice and _reshape(op, replaced)
-    if name != "broadcast_in_dim":
-        return False
     before, after = _shape(op.operands[0]), _shape(op.results[0])
     adds_ones = bool(before) and math.prod(before) == math.prod(after)
     return adds_ones and _in_order(op) and _reshape(op, name)
@@ -389,3 +375,16 @@ def _reshape(op: ir.Operation, replaced: str) -> bool:
     if not replaced:
         return _replace(op, "reshape", value)
     return _replace(op, "reshape", value, replaces=replaced)
+
+
+# The rules that can apply to an operation, in order; for others in SIMPLIFIED, only
+# `_put_number`. Most operations of a program need to be read just once.
+_RULES: dict[str, tuple[Callable[[Any, str], bool], ...]] = {
+    "broadcast_in_dim": (_put_number, _leave_out, _reshape_once),
+    "reshape": (_put_number, _leave_out, _reshape_once),
+    "transpose": (_put_number, _leave_out, _transpose_once),
+    "slice": (_put_number, _leave_out, _slice_one_part),
+    "dynamic_slice": (_put_number, _slice_where_constant),
+    "gather": (_slice_where_constant,),
+    **dict.fromkeys(("convert", "select", *_NEUTRAL), (_put_number, _leave_out)),
+}

@@ -43,7 +43,11 @@ from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file, line_in_words
 from shardviz.base.typing import PyTree
 from shardviz.programs.backend.bridge import adopt_mesh
-from shardviz.programs.backend.jaxprs import operations, plain_jaxpr, users_line
+from shardviz.programs.backend.jaxprs import (
+    distinct_operations,
+    plain_jaxpr,
+    users_line,
+)
 from shardviz.programs.backend.mesh_context import logical_rules, mesh_context
 from shardviz.programs.backend.watching import CallListener, watched
 from shardviz.programs.constraints import (
@@ -211,7 +215,7 @@ class ConstraintCalls(CallListener):
         """
         added = set(map(id, self.found))
         visited = set()  # ids of jaxprs, because a function may be called several times
-        for operation in operations(jaxpr):
+        for operation in distinct_operations(jaxpr):
             for inner in map(plain_jaxpr, operation.inner):
                 line = traced_line(getattr(inner, "debug_info", None))
                 is_recorded = self._traced.get(line) and line in self._calls
@@ -231,7 +235,7 @@ class ConstraintCalls(CallListener):
     def _calls_of(self, line: str, jaxpr: AnyJaxpr) -> list[Constraint]:
         """Returns the calls recorded in an earlier trace of a function."""
         constrained = set()
-        for operation in operations(jaxpr):
+        for operation in distinct_operations(jaxpr):
             if operation.name in ("sharding_constraint", "reshard"):
                 constrained.add(users_line(operation.equation))
         calls = self._calls.get(line)

@@ -7,9 +7,8 @@ follow values through a jaxpr instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
 from jax.core import ShapedArray
@@ -45,10 +44,11 @@ if TYPE_CHECKING:
 AnyJaxprT = TypeVar("AnyJaxprT", "ClosedJaxpr", "Jaxpr", "ClosedJaxpr | Jaxpr")
 # Types of parameters that contain no mesh.
 _NO_MESHES = (type(None), str, int, tuple, list, dict)
+# Types of parameters that contain no jaxpr; the most frequent ones.
+_NO_JAXPRS = frozenset({type(None), str, int, bool, float})
 
 
-@dataclass(frozen=True)
-class JaxprOperation:
+class JaxprOperation(NamedTuple):
     """An operation of a jaxpr.
 
     Attributes:
@@ -67,7 +67,11 @@ class JaxprOperation:
     @property
     def inner(self) -> list[AnyJaxpr]:
         """The jaxprs that the operation calls, such as a loop body."""
-        return list(_jaxprs_in(self.equation.params))
+        inner: list[AnyJaxpr] = []
+        for value in self.equation.params.values():
+            if type(value) not in _NO_JAXPRS:
+                inner += _jaxprs_in(value)
+        return inner
 
     @property
     def nesting(self) -> str:
@@ -88,12 +92,43 @@ def operations(
     for equation in plain_jaxpr(jaxpr).eqns:
         operation = JaxprOperation(equation, around)
         yield operation
-        inside = around
-        # A jit or similar call adds no nesting.
-        if operation.name not in names.CALLS:
-            inside = (*around, operation.name)
         for inner in operation.inner:
-            yield from operations(inner, inside)
+            yield from operations(inner, _inside(operation))
+
+
+def distinct_operations(jaxpr: AnyJaxpr) -> Iterator[JaxprOperation]:
+    """Yields operations as `operations` does, but those of an inner jaxpr only once.
+
+    jax traces a repeated layer once, and all of its calls hold the same jaxpr. The
+    operations are yielded again if other loops or calls are around them.
+
+    >>> import jax
+    >>> sin = jax.jit(jax.numpy.sin)
+    >>> jaxpr = jax.make_jaxpr(lambda x: sin(sin(x)))(1.0)
+    >>> [operation.name for operation in distinct_operations(jaxpr)]
+    ['jit', 'sin', 'jit']
+    """
+    visited = set()
+
+    def visit(body: AnyJaxpr, around: tuple[str, ...]) -> Iterator[JaxprOperation]:
+        for equation in plain_jaxpr(body).eqns:
+            operation = JaxprOperation(equation, around)
+            yield operation
+            for inner in operation.inner:
+                inside = _inside(operation)
+                if (id(inner), inside) not in visited:
+                    visited.add((id(inner), inside))
+                    yield from visit(inner, inside)
+
+    return visit(jaxpr, ())
+
+
+def _inside(operation: JaxprOperation) -> tuple[str, ...]:
+    """Names of the loops and calls around the contents of an operation."""
+    # A jit or similar call adds no nesting.
+    if operation.name in names.CALLS:
+        return operation.around
+    return (*operation.around, operation.name)
 
 
 def plain_jaxpr(jaxpr: AnyJaxpr) -> Jaxpr:
@@ -111,16 +146,21 @@ def is_literal(variable: Atom) -> TypeIs[Literal]:
     return hasattr(variable, "val")
 
 
-def _jaxprs_in(value: object) -> Iterator[AnyJaxpr]:
-    """Yields the jaxprs in a parameter, including those in tuples, lists and dicts."""
+def _jaxprs_in(value: object) -> list[AnyJaxpr]:
+    """Returns the jaxprs in a parameter, including those in tuples, lists and dicts."""
     if hasattr(value, "eqns"):
-        yield cast("AnyJaxpr", value)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _jaxprs_in(item)
+        return [cast("AnyJaxpr", value)]
+    items: Iterable[object] = ()
+    if isinstance(value, dict):
+        items = value.values()
     elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _jaxprs_in(item)
+        items = value
+    jaxprs = []
+    for item in items:
+        # Programs have thousands of tuples of numbers.
+        if type(item) not in _NO_JAXPRS:
+            jaxprs += _jaxprs_in(item)
+    return jaxprs
 
 
 def rewritten(
@@ -199,7 +239,7 @@ def without_shardings(jaxpr: AnyJaxprT) -> AnyJaxprT:
 def has_partial_sums(jaxpr: AnyJaxpr) -> bool:
     """True if an argument or a value has a type with unreduced axes (a partial sum)."""
     values = [*plain_jaxpr(jaxpr).invars]
-    for operation in operations(jaxpr):
+    for operation in distinct_operations(jaxpr):
         values += operation.equation.outvars
     # On Auto axes, types never show partial sums.
     for value in values:
@@ -220,12 +260,12 @@ def users_line(equation: JaxprEqn) -> str:
 def names_shardings(jaxpr: AnyJaxpr) -> bool:
     """True if an operation of the program names a sharding."""
     naming = (names.SHARD_MAP, names.CONSTRAINT, names.RESHARD)
-    return any(operation.name in naming for operation in operations(jaxpr))
+    return any(operation.name in naming for operation in distinct_operations(jaxpr))
 
 
 def meshes_in(jaxpr: AnyJaxpr) -> Iterator[tuple[Mesh | AbstractMesh, JaxprEqn]]:
     """Yields each mesh that the program names, also in shardings, and its equation."""
-    for operation in operations(jaxpr):
+    for operation in distinct_operations(jaxpr):
         for parameter in operation.equation.params.values():
             # jit and device_put have a tuple of shardings, one per operand.
             for value in parameter if isinstance(parameter, tuple) else (parameter,):
@@ -260,7 +300,7 @@ def depends_on_platform(jaxpr: AnyJaxpr) -> tuple[str, ...]:
     ('qr',)
     """
     dependent = set()
-    for operation in operations(jaxpr):
+    for operation in distinct_operations(jaxpr):
         name = operation.name
         if name == names.PLATFORM_INDEX:
             dependent.add("platform_dependent")
@@ -302,7 +342,7 @@ def results_from_host(jaxpr: AnyJaxpr, calls: Collection[str]) -> bool:
     for equation in body.eqns:
         called = {equation.primitive.name}
         for inner in _jaxprs_in(equation.params):
-            called |= {operation.name for operation in operations(inner)}
+            called |= {operation.name for operation in distinct_operations(inner)}
         reads = not from_host.isdisjoint(map(id, equation.invars))
         if reads or not called.isdisjoint(calls):
             from_host.update(map(id, equation.outvars))
@@ -409,7 +449,7 @@ def random_notes(jaxpr: AnyJaxpr) -> list[Note]:
     """Returns a note if jax is configured not to partition random numbers."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return []
-    for operation in operations(jaxpr):
+    for operation in distinct_operations(jaxpr):
         if operation.name == names.RANDOM_BITS:
             return [RandomNumbers()]
     return []
@@ -421,7 +461,7 @@ def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
     They report sums added by `grad`, and sums of values that are equal on all devices.
     """
     notes: list[Note] = []
-    for operation in operations(jaxpr):
+    for operation in distinct_operations(jaxpr):
         inside = names.SHARD_MAP in (operation.name, *operation.around)
         for body in operation.inner if inside else ():
             equal: set[Atom] = set()  # values that are equal on all devices
@@ -451,7 +491,7 @@ def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
     the result.
     """
     notes = []
-    for operation in operations(jaxpr):
+    for operation in distinct_operations(jaxpr):
         if operation.name != names.SHARD_MAP:
             continue
         equation, body = operation.equation, plain_jaxpr(operation.inner[0])

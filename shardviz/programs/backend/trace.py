@@ -40,6 +40,7 @@ from shardviz.programs.backend.constraint_calls import traced_with_calls
 from shardviz.programs.backend.devices import lowering_without_backend
 from shardviz.programs.backend.effect_rules import effect_names
 from shardviz.programs.backend.failures import in_words
+from shardviz.programs.backend.jaxprs import mesh_of_value
 from shardviz.programs.backend.mesh_context import (
     NO_MESH,
     as_in,
@@ -365,8 +366,8 @@ def _with_other_mesh(
 def _asks_when_lowered(traced: Traced) -> bool:
     """True if lowering needs a mesh: results on Explicit axes depend on no argument."""
     jaxpr = traced.stage.jaxpr.jaxpr
-    shardings = [getattr(v.aval, "sharding", None) for v in jaxpr.outvars]
-    if "Explicit" not in str(shardings):
+    meshes = {mesh_of_value(variable.aval) for variable in jaxpr.outvars}
+    if "Explicit" not in str(meshes):
         return False
     used = {id(v) for v in jaxpr.outvars}
     for equation in reversed(jaxpr.eqns):
