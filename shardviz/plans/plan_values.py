@@ -235,7 +235,9 @@ class PlannedOp:
         True
         """
         op = object.__new__(PlannedOp)
-        object.__setattr__(op, "__dict__", {**_DEFAULTS, **parts})
+        fields = op.__dict__
+        fields.update(_DEFAULTS)
+        fields.update(parts)
         return op
 
     def changed(self, **changes: Any) -> PlannedOp:
@@ -270,7 +272,8 @@ class PlannedOp:
         return f"PlannedOp({self.name}: {self.short}, {self.spec}{source})"
 
 
-_DEFAULTS = dict(PlannedOp("", "").__dict__)
+# The class itself has the defaults of the other fields.
+_DEFAULTS = {"spec": Spec(), "origins": {}}
 
 
 @dataclass(frozen=True, repr=False)

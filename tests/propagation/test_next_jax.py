@@ -21,7 +21,10 @@ def mlp(x, w, v):
 
 
 def plan():
-    return plan_program(program(mlp, x=X, w=W, v=V))
+    planned = plan_program(program(mlp, x=X, w=W, v=V))
+    # Reading the values propagates them with the passes that there are now.
+    assert planned.ops or planned.error
+    return planned
 
 
 def values(plan):

@@ -78,12 +78,50 @@ class BlockContext:
         return (*self.scope, *inner_path.split("/")[:-1])
 
 
+_TOP_LEVEL = BlockContext()
+
+
+@dataclass(frozen=True)
+class Place:
+    """The properties that all operations of a block share that have one MLIR location.
+
+    Layers that a program repeats have the same locations.
+
+    Attributes:
+        location: the location of the operations, relative to `main`.
+        context: the context of their block.
+        fields: the fields of PlannedOp that depend on both.
+    """
+
+    location: SourceLocation
+    context: BlockContext
+    fields: Mapping[str, Any]
+
+    @staticmethod
+    def of(location: SourceLocation, context: BlockContext) -> Place:
+        """The place of operations in a block, with their fields."""
+        fields = {
+            "kind": "op",
+            "op": location.op,
+            "source": location.source,
+            "stack": location.stack,
+            "calls": location.calls,
+            "scope": context.scope_of(location.op),
+            "region": context.region,
+            "manual": context.manual,
+            "trips": context.trips if context.looped else None,
+            "backward": "transpose(" in location.op,
+            "notes": context.notes,
+        }
+        return Place(location, context, fields)
+
+
 @dataclass
 class ValueBuilder:
     """A PlannedOp under construction.
 
     Attributes:
-        op: the fields so far.
+        op: the fields so far; `PlanBuilder.finish` adds the last ones.
         origin_names: mesh axis -> Shardy's name of the axis origin.
         steps: the propagation steps that crossed the operation.
     """
@@ -98,18 +136,26 @@ class ReadOp:
     """The results of reading one operation.
 
     Attributes:
-        location: the location of the operation, relative to `main`.
-        context: the context of the enclosing block.
+        place: the location of the operation, and the context of its block.
         results: the names of the operation's results.
         arguments: the argument names of the operation's own blocks, if any.
         inside: the context of the operation's own blocks.
     """
 
-    location: SourceLocation
-    context: BlockContext
+    place: Place
     results: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    inside: BlockContext = field(default_factory=BlockContext)
+    inside: BlockContext = _TOP_LEVEL
+
+    @property
+    def location(self) -> SourceLocation:
+        """The location of the operation, relative to `main`."""
+        return self.place.location
+
+    @property
+    def context(self) -> BlockContext:
+        """The context of the enclosing block."""
+        return self.place.context
 
 
 class PlanBuilder:
@@ -134,14 +180,20 @@ class PlanBuilder:
         self._by_value: dict[Any, str] = {}
         self._by_name: dict[str, ValueBuilder] = {}  # in program order
         self._origins: dict[str, Origin] = {}
+        self._origins_of_axes: dict[tuple[str, str | None], Origin] = {}
+        self._number_type: Any = None
 
-    def number(self, op: ir.Operation, context: BlockContext) -> ReadOp:
+    def place(self, op: ir.Operation, context: BlockContext) -> Place:
+        """The place of an operation in a block with this context."""
+        return Place.of(context.call.inner(self.attributes.location(op)), context)
+
+    def number(self, op: ir.Operation, place: Place) -> ReadOp:
         """Creates a ReadOp, and stores its number as an attribute that copies keep."""
-        location = context.call.inner(self.attributes.location(op))
-        op.attributes[NUMBER] = ir.IntegerAttr.get(
-            ir.IntegerType.get_signless(64), len(self.read_ops)
-        )
-        read = ReadOp(location, context)
+        if self._number_type is None:
+            self._number_type = ir.IntegerType.get_signless(64)
+        number = ir.IntegerAttr.get(self._number_type, len(self.read_ops))
+        op.attributes[NUMBER] = number
+        read = ReadOp(place)
         self.read_ops.append(read)
         return read
 
@@ -167,6 +219,8 @@ class PlanBuilder:
         results: Sequence[str],
     ) -> None:
         """Adds the propagation steps across an operation to one of its values."""
+        if not edges:
+            return
         ends = {f"operand-{number}": name for number, name in enumerate(operands)}
         for number, name in enumerate(results):
             ends[f"result-{number}"] = name
@@ -212,42 +266,28 @@ class PlanBuilder:
             operands: the names of the operands.
             fields: further fields of PlannedOp, which override the defaults here.
         """
-        location, context = read.location, read.context
-        opcode = fields.pop("opcode", None) or pipeline.name_of(op)
-        name, results = self.take(base_name(location.op, opcode)), list(op.results)
-        # Computed once for all results, because programs can have thousands of values.
-        shared = {
-            "kind": "op",
-            "opcode": opcode,
-            "op": location.op,
-            "source": location.source,
-            "stack": location.stack,
-            "calls": location.calls,
-            "operands": operands,
-            "scope": context.scope_of(location.op),
-            "region": context.region,
-            "manual": context.manual,
-            "trips": context.trips if context.looped else None,
-            "backward": "transpose(" in location.op,
-            "notes": context.notes,
-            **fields,
-        }
+        opcode = fields.get("opcode") or pipeline.name_of(op)
+        shared = {**read.place.fields, "opcode": opcode, "operands": operands, **fields}
+        name, results = self.take(base_name(shared["op"], opcode)), list(op.results)
         text = self.attributes.text(op, ORIGINS)
         origins = parse_origins(text or self.attributes.text(op, RESULT_ORIGINS))
-        added = []
+        added, result_names = [], []
         for number, value in enumerate(results):
             shape, dtype = self.attributes.tensor(value) or ((), "token")
-            spec, names = not_split(shape), {}
-            # If no axis splits a value, Shardy writes an empty spec, or none.
-            if number < len(specs) and (specs[number].dims or specs[number].unreduced):
+            spec, names = None, {}
+            if number < len(specs):
                 spec = specs[number]
+            # If no axis splits a value, Shardy writes an empty spec, or none.
+            if spec is None or not (spec.dims or spec.unreduced):
+                spec = not_split(shape)
             if number < len(origins):
                 names = origins[number]
-            shared |= {"name": name, "shape": shape, "dtype": dtype, "spec": spec}
-            if len(results) > 1:
-                shared["name"] = f"{name}[{number}]"
+            shared["name"] = f"{name}[{number}]" if len(results) > 1 else name
+            shared["shape"], shared["dtype"], shared["spec"] = shape, dtype, spec
             builder = ValueBuilder(PlannedOp.trusted(shared), names)
             added.append(self.keep(builder, value))
+            result_names.append(shared["name"])
+        read.results = tuple(result_names)
         return added
 
     def keep(self, builder: ValueBuilder, value: Any = None) -> ValueBuilder:
@@ -282,7 +322,9 @@ class PlanBuilder:
                 origin = self._origin_by_steps(axis, op.name, arrivals)
                 if origin is not None:
                     origins[axis] = origin
-            finished.append(op.changed(origins=origins, steps=builder.steps, step=last))
+            # In place: nobody else has these values yet, and a program has thousands.
+            vars(op).update(origins=origins, steps=builder.steps, step=last)
+            finished.append(op)
         return tuple(finished)
 
     def _named_origin(self, axis: str, builder: ValueBuilder) -> Origin | None:
@@ -297,9 +339,12 @@ class PlanBuilder:
                     break
         if name == "self":
             name = f"{builder.op.name}: self"
-        if name not in self._origins:
-            return None
-        return _of_axis(axis, self._origins[name])
+        if (axis, name) not in self._origins_of_axes:
+            origin = self._origins.get(name or "")
+            if origin is None:
+                return None
+            self._origins_of_axes[axis, name] = replace(origin, axis=axis)
+        return self._origins_of_axes[axis, name]
 
     def _origin_by_steps(
         self, axis: str, name: str, arrivals: Mapping[tuple[str, str], Step]
@@ -347,8 +392,3 @@ def all_axes(spec: Spec) -> tuple[str, ...]:
 def not_split(shape: tuple[int, ...]) -> Spec:
     """The spec of an unsplit array of this shape."""
     return Spec.trusted(((),) * len(shape))
-
-
-@lru_cache(maxsize=4096)
-def _of_axis(axis: str, origin: Origin) -> Origin:
-    return replace(origin, axis=axis)

@@ -11,7 +11,7 @@ marks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import jax
 
@@ -203,9 +203,11 @@ def _read_along(
 
 
 def _split(
-    values: Sequence[PlannedOp], tensors: Sequence, factors: Iterable[str]
+    values: Sequence[PlannedOp], tensors: Sequence, factors: Collection[str]
 ) -> tuple[str, ...]:
     """The axes that split dimensions with any of these factors."""
+    if not factors:
+        return ()
     dims = []
     for value, tensor in zip(values, tensors, strict=False):
         for axes, names in zip(value.spec.dims, tensor, strict=False):
@@ -218,10 +220,12 @@ def _moves_in_steps(
     op: PlannedOp, reads: Sequence[PlannedOp], planned: Sequence[Collective]
 ) -> bool:
     """True if XLA may move a value's operands in steps that differ from the plan."""
+    if not planned:
+        return False
     moves = {(c.kind, c.mesh_axes) for c in planned if c.kind in _MOVES}
     several = sum(bool(value.spec.axes) for value in reads) > 1
     in_parts = any(":" in axis for axis in _axes_of((*reads, op)))
-    if len(moves) > 1 or (planned and in_parts):
+    if len(moves) > 1 or in_parts:
         return True
     for kind, axes in moves:
         # With several split operands, XLA's partitioner gathers one instead of
@@ -290,5 +294,6 @@ def _axes_of(values: Iterable[PlannedOp]) -> tuple[str, ...]:
 def _distinct(groups: Iterable[Iterable[str]]) -> tuple[str, ...]:
     axes: dict[str, None] = {}
     for group in groups:
-        axes |= dict.fromkeys(group)
+        for axis in group:
+            axes[axis] = None
     return tuple(axes)

@@ -36,6 +36,7 @@ from shardviz.plans.backend.before_propagation import (
 )
 from shardviz.plans.backend.builder import (
     BlockContext,
+    Place,
     PlanBuilder,
     ReadOp,
     ValueBuilder,
@@ -122,27 +123,32 @@ class PlanReader(PlanBuilder):
         main, context = self._functions["main"], BlockContext()
         self._read_arguments(main)
         block = main.regions[0].blocks[0]
-        self.number(main, context).arguments = self.named(block.arguments)
+        read = self.number(main, self.place(main, context))
+        read.arguments = self.named(block.arguments)
         self._read_results(main, self._block(block, context))
         return self.finish()
 
     def _block(self, block: ir.Block, context: BlockContext) -> tuple[str, ...]:
         """Reads the operations of a block; returns the names of the returned values."""
         contexts = {context.calls: context}
+        places: dict[Any, Place] = {}
         for item in block.operations:
             op = item.operation
             name = op.name
             operands = self.named(op.operands)
             if name in _RETURNS:
                 return operands
-            # Many operations in a row come from the same inlined call.
-            calls = self.attributes.calls(op)
-            inside = contexts.get(calls)
-            if inside is None:
-                inside = contexts[calls] = self._in_calls(context, calls)
-            read = self.number(op, inside)
+            location = op.location.attr
+            place = places.get(location)
+            if place is None:
+                calls = self.attributes.calls(op)
+                if calls not in contexts:
+                    contexts[calls] = self._in_calls(context, calls)
+                place = places[location] = self.place(op, contexts[calls])
+            read = self.number(op, place)
             _HANDLERS.get(name, PlanReader._read_op)(self, op, read, operands)
-            read.results = self.named(op.results)
+            if not read.results:
+                read.results = self.named(op.results)
         return ()
 
     def _in_calls(self, context: BlockContext, calls: tuple[Call, ...]) -> BlockContext:
@@ -201,7 +207,7 @@ class PlanReader(PlanBuilder):
         # Inlined calls inside the callee are listed relative to the callee.
         inside = replace(inside, calls=())
         block = function.regions[0].blocks[0]
-        self.number(function, context).inside = inside
+        self.number(function, self.place(function, context)).inside = inside
         self.read_ops[-1].arguments = operands
         self.alias(block.arguments, operands)
         self.alias(op.results, self._block(block, inside))

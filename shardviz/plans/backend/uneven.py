@@ -23,8 +23,15 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
     """
     by_name = {op.name: op for op in ops}
     noted = []
+    # Types and specs that divide evenly, because many values share them.
+    even = set()
     for op in ops:
-        value = op
+        value, split = op, (op.shape, op.spec.dims)
+        if op.kind != "result":
+            if split in even:
+                noted.append(op)
+                continue
+            even.add(split)
         if op.kind == "result" and op.operands and op.operands[0] in by_name:
             value = by_name[op.operands[0]]
         for dim in range(min(len(value.shape), value.spec.rank)):
@@ -39,6 +46,7 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
                 else:
                     note = UnevenResult(value.name, dim, misfit)
                 op = op.changed(notes=(*op.notes, note))
+                even.discard(split)
                 break
         noted.append(op)
     return tuple(noted)
