@@ -61,6 +61,45 @@ def test_a_module_loads_nothing_from_above_it(module: str, heavy: tuple[str, ...
     assert loaded_by(f"import {module}", heavy) == set()
 
 
+NO_DRAWING = (*WIDGETS, "matplotlib")
+A_PROGRAM = """
+import jax.numpy as jnp, shardviz as sv
+def step():
+    x, w = sv.array("x", (8, 8), spec="None, data"), sv.array("w", (8, 8), spec="data")
+    return sv.program(jnp.matmul, x, w, mesh="data=4")
+"""
+IN_CI = {
+    "expect": "sv.expect(step()).no('all-gather').at_most('1 MiB', per='device')",
+    "lock": "assert sv.expect(step()).matches(sv.lock(step()))",
+    "a failure": """
+try:
+    sv.expect(step()).no('all-reduce')
+    raise SystemExit(1)
+except sv.ContractError as error:
+    assert str(error)
+""",
+    "the command line": """
+import types
+from shardviz.__main__ import main
+sys.modules["train"] = types.ModuleType("train")
+sys.modules["train"].step = step
+assert main(["check", "train:step", "--no", "all-gather"]) == 0
+assert main(["plan", "train:step"]) == 0
+assert main(["compile", "train:step"]) == 0
+""",
+}
+
+
+@pytest.mark.parametrize("used", IN_CI.values(), ids=IN_CI)
+def test_what_runs_in_ci_loads_neither_matplotlib_nor_widgets(used: str):
+    assert loaded_by(A_PROGRAM + used, NO_DRAWING) == set()
+
+
+def test_a_planted_picture_in_ci_is_found():
+    found = loaded_by(A_PROGRAM + "sv.plot(sv.lock(step()).arrays and sv.mesh(data=4))", NO_DRAWING)
+    assert found == {"matplotlib"}
+
+
 IMPORTS = """
 import importlib, pkgutil, shardviz
 for module in pkgutil.walk_packages(shardviz.__path__, "shardviz."):
