@@ -15,7 +15,6 @@ from shardviz.base.format import listed, shown, suggestion
 from shardviz.base.parse import parse_bytes
 from shardviz.base.public.adopt import is_jax
 from shardviz.base.typing import PyTree, UserFunction
-from shardviz.compiled.public import progress_clock
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
 from shardviz.hardware.targets import TargetLike, check_target
@@ -23,7 +22,7 @@ from shardviz.move.public.collectives import chosen_collective
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
 from shardviz.programs.program import Program
-from shardviz.programs.public.programs import program_of
+from shardviz.programs.public.programs import program_of, progress_clock
 from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:
@@ -107,12 +106,14 @@ def changes(
         )
     with needed_by("sv.changes"):
         from shardviz.advise.backend import changes as finding
+    from shardviz.advise.words.search import INTERRUPT
+
     if goal is not None:
         if collective is not None:
             raise ProgramError("sv.changes takes a collective or a goal, and got both.")
         _check_goal(goal, finding.GOALS)
         collective = goal
-    with StageClock(program.name, after=3.0, lines=True) as clock:
+    with StageClock(program.name, hint=INTERRUPT) as clock:
         if collective not in finding.GOALS:
             if not isinstance(source, (Report, Plan)):
                 source = finding.compiled(program, compile_target, clock)
@@ -219,7 +220,9 @@ def search(
     name = (target or "") if isinstance(target, str | None) else target.name
     with needed_by("sv.search"):
         from shardviz.advise.backend import search
-    with StageClock(program.name, after=3.0, lines=True) as clock:
+    from shardviz.advise.words.search import INTERRUPT
+
+    with StageClock(program.name, hint=INTERRUPT) as clock:
         return search.search(program, name, over, limit, seconds, clock)
 
 

@@ -19,6 +19,7 @@ from shardviz.axis_rules.rule_tables import dialect_of, read_rules
 from shardviz.axis_rules.rules import PathRules, Rules, is_pair
 from shardviz.axis_rules.state_remedies import with_names_of_parameter
 from shardviz.base.array_spec import dtype_name, read_shape
+from shardviz.base.display import StageClock
 from shardviz.base.errors import LayoutError, ShardvizError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
@@ -196,17 +197,19 @@ def audit(
         table = read_rules(rules, reader)
         if grid is None:
             in_context = mesh_in_context()
-    return _audit(
-        tree,
-        table,
-        grid,
-        reader,
-        names=names,
-        children=children_of,
-        capacity=capacity,
-        target=title,
-        mesh_in_context=in_context,
-    )
+    with StageClock("audit") as clock:
+        clock("resolve")
+        return _audit(
+            tree,
+            table,
+            grid,
+            reader,
+            names=names,
+            children=children_of,
+            capacity=capacity,
+            target=title,
+            mesh_in_context=in_context,
+        )
 
 
 def _is_json_file(tree: PyTree) -> bool:

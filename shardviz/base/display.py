@@ -59,22 +59,18 @@ class Fact:
         return sentence(self)
 
 
-_LINE_SECONDS = 10.0
-
-
 class StageClock:
-    """Shows the stage and the duration of long work, in one line of a terminal.
+    """Shows the stage and the duration of long work, in one line of standard error.
 
-    Writes nothing in the first seconds. Writes only to a terminal, unless `lines` is
-    true; the output of a notebook cell is not a terminal.
+    Writes nothing in the first seconds. Writes only to a terminal or to the output of a
+    notebook cell, where the line starts with a moving bar.
 
     Args:
         subject: a name for the work, such as the name of a program.
         stream: the stream to write to; standard error by default.
         after: seconds before anything is written.
         every: seconds from one update to the next.
-        lines: whether to write to other streams too: a separate line for each stage, at
-            most one every 10 s.
+        hint: added to the line; `{}` stands for the way to interrupt.
 
     >>> with StageClock("step") as stage:
     ...     stage("compile")
@@ -84,25 +80,23 @@ class StageClock:
         self,
         subject: str,
         stream: TextIO | None = None,
-        after: float = 2.0,
+        after: float = 3.0,
         every: float = 1.0,
-        lines: bool = False,
+        hint: str = "",
     ) -> None:
         # Read sys.stderr at call time, because pytest and notebooks replace it.
         self._subject, self._stream = subject, stream or sys.stderr
         self._after, self._every, self._stage = after, every, ""
-        self._lines = lines
+        self._in_notebook = type(self._stream).__module__.startswith("ipykernel.")
+        self._hint = hint.format("Interrupt" if self._in_notebook else "Ctrl-C")
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Callable[[str], None]:
         # A replaced stream may lack isatty.
-        tick = self._write_lines if self._lines else None
-        if getattr(self._stream, "isatty", bool)():
-            tick = self._tick
-        if tick is not None:
+        if self._in_notebook or getattr(self._stream, "isatty", bool)():
             self._thread = threading.Thread(
-                target=tick, name="shardviz-clock", daemon=True
+                target=self._tick, name="shardviz-clock", daemon=True
             )
             self._thread.start()
         return self._enter
@@ -115,21 +109,14 @@ class StageClock:
     def _enter(self, stage: str) -> None:
         self._stage = stage
 
-    def _write_lines(self) -> None:
-        start, pause, shown = time.monotonic(), self._after, None
-        while not self._done.wait(pause):
-            # Write a new line only if the stage has changed.
-            if (stage := self._stage) != shown:
-                line = clock_line(self._subject, stage, time.monotonic() - start)
-                self._stream.write(f"{line}\n")
-                self._stream.flush()
-                shown = stage
-            pause = max(self._every, _LINE_SECONDS)
-
     def _tick(self) -> None:
         start, pause, length = time.monotonic(), self._after, 0
         while not self._done.wait(pause):
-            line = clock_line(self._subject, self._stage, time.monotonic() - start)
+            seconds = time.monotonic() - start
+            line = clock_line(self._subject, self._stage, seconds, self._hint)
+            if self._in_notebook:
+                place = int(seconds) % _BAR
+                line = f"[{'·' * place}█{'·' * (_BAR - 1 - place)}] {line}"
             # Spaces erase the old line; some terminals would print an escape sequence.
             self._stream.write(f"\r{line:<{length}}")
             self._stream.flush()
@@ -139,7 +126,10 @@ class StageClock:
             self._stream.flush()
 
 
-def clock_line(subject: str, stage: str, seconds: float) -> str:
+_BAR = 10
+
+
+def clock_line(subject: str, stage: str, seconds: float, hint: str = "") -> str:
     """Returns the line that a StageClock writes, at most 79 characters long.
 
     >>> clock_line("train_step", "compile", 83.4)
@@ -147,6 +137,8 @@ def clock_line(subject: str, stage: str, seconds: float) -> str:
     """
     minutes, remainder = divmod(int(seconds), 60)
     end = f": {stage or 'begins'}, {minutes}:{remainder:02}"
+    if hint:
+        end += f" · {hint}"
     # If the line wrapped, `\r` could not return to its start.
     most = 79 - len(end)
     if len(subject) > most:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.public.adopt import as_mesh, is_compiled, is_lowered, optional
@@ -18,7 +16,7 @@ from shardviz.compiled.report import Report
 from shardviz.hardware.targets import TargetLike, check_target
 from shardviz.plans.public import plan_for_target
 from shardviz.programs.program import Program
-from shardviz.programs.public.programs import program_of
+from shardviz.programs.public.programs import program_of, progress_clock
 from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:
@@ -189,12 +187,3 @@ def target_after_program(
     if isinstance(program, Program) and len(arrays) == 1 and target is None:
         return (), arrays[0]
     return arrays, target
-
-
-def progress_clock(program: Program) -> StageClock:
-    """Returns the progress line of a compile or run; only process 0 prints it."""
-    with needed_by("sv.run"):
-        from shardviz.base.backend import jax_compat
-    if jax_compat.process_number() == 0:
-        return StageClock(program.name)
-    return StageClock(program.name, stream=io.StringIO())

@@ -9,7 +9,7 @@ from shardviz.base.public.adopt import is_lowered
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.hardware.targets import TargetLike
 from shardviz.programs.program import Program
-from shardviz.programs.public.programs import program_of
+from shardviz.programs.public.programs import program_of, progress_clock
 
 if TYPE_CHECKING:
     import jax
@@ -58,7 +58,10 @@ def plan(
     if is_lowered(program) and not arrays and not keywords:
         return plan_module.plan_lowered(program)
     program = cast("Program | UserFunction", program)
-    return build_plan.plan_program(program_of(program, "plan", arrays, keywords))
+    program = program_of(program, "plan", arrays, keywords)
+    with progress_clock(program) as clock:
+        clock("plan")
+        return build_plan.plan_program(program)
 
 
 def plan_for_target(program: Program, target: TargetLike) -> Plan:
@@ -68,4 +71,6 @@ def plan_for_target(program: Program, target: TargetLike) -> Plan:
     from shardviz.runs.backend.targets import lowering_platform
 
     platform = lowering_platform(target, program.mesh.size)
-    return build_plan.plan_program(program, platform)
+    with progress_clock(program) as clock:
+        clock("plan")
+        return build_plan.plan_program(program, platform)

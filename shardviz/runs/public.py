@@ -13,12 +13,11 @@ from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.typing import ArrayLike, MeshLike, PyTree, SpecLike, UserFunction
 from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
-from shardviz.compiled.public import progress_clock
 from shardviz.compiled.report import Report
 from shardviz.hardware.targets import TargetLike, Targets, check_target
 from shardviz.plans.public import plan, plan_for_target
 from shardviz.programs.program import Program
-from shardviz.programs.public.programs import program_of
+from shardviz.programs.public.programs import program_of, progress_clock
 from shardviz.runs.cache import cache
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import threading
 
+import jax.numpy as jnp
 import pytest
 
+import shardviz as sv
 from shardviz.base.display import StageClock, clock_line
 
 
@@ -35,6 +37,68 @@ def test_a_terminal_shows_the_stage_and_is_left_empty():
     assert "\n" not in written
     assert written.startswith("\r")
     assert written.endswith("\r" + " " * len("step: compile, 0:00") + "\r")
+    assert "shardviz-clock" not in {thread.name for thread in threading.enumerate()}
+
+
+class CellOutput(Terminal):
+    """Standard error of a notebook, which is no terminal."""
+
+
+CellOutput.__module__ = "ipykernel.iostream"
+
+
+@pytest.mark.parametrize(
+    ("stream", "begins", "way"),
+    [
+        (Terminal(), "\rstep: compile, 0:00", "Ctrl-C"),
+        (CellOutput(is_terminal=False), "\r[█·········] step: compile, 0:00", "Interrupt"),
+    ],
+    ids=["terminal", "notebook"],
+)
+def test_a_hint_and_in_a_notebook_a_bar(stream, begins, way):
+    with StageClock("step", stream, after=0.0, every=0.0, hint="{} ends it") as stage:
+        stage("compile")
+        while "compile, 0:00" not in stream.getvalue():
+            assert stream.wrote.wait(30)
+    assert f"{begins} · {way} ends it" in stream.getvalue()
+    last = stream.getvalue().split("\r")[-2]
+    assert last.strip() == ""
+
+
+SLOW = {
+    "plan": (lambda program: sv.plan(program), "shardviz.plans.backend.build_plan.plan_program"),
+    "audit": (lambda program: sv.audit(program), "shardviz.axis_rules.public._audit"),
+    "stages": (
+        lambda program: sv.stages(program, "cpu:1"),
+        "shardviz.runs.backend.hosts.run.compile_program",
+    ),
+    "changes": (
+        lambda program: sv.changes(program, goal="memory", target="cpu:1"),
+        "shardviz.advise.backend.changes.find_changes",
+    ),
+}
+
+
+@pytest.mark.parametrize("public", SLOW)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_long_shows_a_line_on_terminals_alone(monkeypatch, public, terminal):
+    """The work waits for the line, which comes after 3 s, and is then interrupted."""
+    call, work = SLOW[public]
+    program = sv.program(jnp.sin, sv.array("x", (8,)), mesh="data=1", name="step")
+    stream = Terminal(terminal)
+
+    def slow(*arguments, **keywords):
+        if terminal:
+            assert stream.wrote.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work, slow)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(StageClock.__init__, "__defaults__", (None, 0.0, 1.0, ""))
+    with pytest.raises(KeyboardInterrupt):
+        call(program)
+    assert ("audit: " in stream.getvalue() or "step: " in stream.getvalue()) == terminal
+    assert (" Ctrl-C " in stream.getvalue()) == (terminal and public == "changes")
     assert "shardviz-clock" not in {thread.name for thread in threading.enumerate()}
 
 

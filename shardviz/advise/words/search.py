@@ -7,6 +7,8 @@ from shardviz.advise.search import PlannedPoint, Preference, Search
 from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.format import bytes_text, seconds_text
 
+# Shown during a search for shardings or changes; `{}` is the way to interrupt it.
+INTERRUPT = "{} keeps what was found"
 TIME, MEMORY = "minimum time", "memory per device"
 _ENDED = {
     "all compiled": "Every one that could fit was compiled.",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.rules import Rules
+from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import joined, shown
 from shardviz.base.mesh_context import MeshContext
@@ -201,6 +203,15 @@ def program_of(
                     f" kwargs={{{name!r}: ...}}, {name}=...)."
                 )
     return program(fn, *arrays, **keywords)
+
+
+def progress_clock(program: Program) -> StageClock:
+    """Returns the progress line of a plan, compile or run; only process 0 prints it."""
+    with needed_by("sv.run"):
+        from shardviz.base.backend import jax_compat
+    if jax_compat.process_number() == 0:
+        return StageClock(program.name)
+    return StageClock(program.name, stream=io.StringIO())
 
 
 def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effects:
