@@ -31,6 +31,7 @@ from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
 from shardviz.programs.constraints import Constraint
 from shardviz.programs.failure import Failure
+from shardviz.programs.notes import OperandNote, StraddledBlocks
 from shardviz.programs.program import Program
 
 FAILS, LOSES, KNOW = "fails", "loses", "know"
@@ -429,6 +430,27 @@ class IdleConstraints(Problem):
 
 
 @dataclass(frozen=True)
+class UnsuitedOperands(Problem):
+    """A Pallas kernel or block-scaled product whose operands are split unsuitably.
+
+    Attributes:
+        note: the plan's note about it.
+    """
+
+    kind = "operands"
+    note: OperandNote
+
+    @property
+    def severity(self) -> str:
+        # The results of the other programs are right.
+        return FAILS if isinstance(self.note, StraddledBlocks) else LOSES
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace("Program", "Values", source=self.note.line)
+
+
+@dataclass(frozen=True)
 class Stopped(Problem):
     """A compile or run that ended with an error.
 
@@ -792,6 +814,9 @@ def _plan(program: Program, results: Results) -> Iterator[Problem]:
             by_effect.setdefault(call.effect, []).append(call)
     for effect, calls in by_effect.items():
         yield IdleConstraints(effect, tuple(calls))
+    for note in plan.notes:
+        if isinstance(note, OperandNote):
+            yield UnsuitedOperands(note)
 
 
 def _report(program: Program, results: Results) -> Iterator[Problem]:

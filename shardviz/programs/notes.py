@@ -231,6 +231,63 @@ class SameRows(Note):
 
 
 @dataclass(frozen=True)
+class OperandNote(Note):
+    """An operation can't use its operands as they are split.
+
+    Attributes:
+        line: source line of the operation.
+    """
+
+    line: str
+
+
+@dataclass(frozen=True)
+class KernelNotMapped(OperandNote):
+    """A Pallas kernel is called outside of a `shard_map`, on several devices.
+
+    Attributes:
+        in_specs, out_specs: specs of the operands and results; None if unknown.
+    """
+
+    in_specs: tuple[Spec | None, ...]
+    out_specs: tuple[Spec | None, ...]
+
+
+@dataclass(frozen=True)
+class ScalesApart(OperandNote):
+    """The scales of a block-scaled array are split otherwise than its blocks.
+
+    Attributes:
+        operand: position of the array: 0 for the left operand, 1 for the right.
+        dim: dimension in which the specs differ.
+        axes, scale_axes: mesh axes that split the blocks and the scales.
+    """
+
+    operand: int
+    dim: int
+    axes: tuple[str, ...]
+    scale_axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StraddledBlocks(OperandNote):
+    """Blocks of a block-scaled array are split, so they get the scales of others.
+
+    Attributes:
+        operand, dim: as in `ScalesApart`.
+        blocks: number of blocks in the dimension.
+        axes: mesh axes that split the dimension.
+        shards: number of shards of the dimension.
+    """
+
+    operand: int
+    dim: int
+    blocks: int
+    axes: tuple[str, ...]
+    shards: int
+
+
+@dataclass(frozen=True)
 class RandomNumbers(Note):
     """The program generates random numbers that jax is configured not to partition."""
 

@@ -21,6 +21,7 @@ from shardviz.advise.problems import (
     SlowDeviceOrder,
     Stopped,
     UnmatchedNames,
+    UnsuitedOperands,
 )
 from shardviz.axis_rules.words.rule_uses import in_layers
 from shardviz.axis_rules.words.trees import difference_lines
@@ -232,6 +233,7 @@ SENTENCES = {
     DoesNotFit: does_not_fit,
     NoPlan: no_plan,
     IdleConstraints: idle_constraints,
+    UnsuitedOperands: lambda fact: str(fact.note),
     Stopped: stopped,
     FailedCheck: failed_check,
     SlowDeviceOrder: slow_device_order,

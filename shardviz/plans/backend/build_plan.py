@@ -55,6 +55,7 @@ from shardviz.programs.backend.named_meshes import (
     mesh_sizes,
     naming_operation,
 )
+from shardviz.programs.backend.operand_specs import operand_notes
 from shardviz.programs.backend.refused import typed_form
 from shardviz.programs.backend.retraced import specs_of_types, with_partial_sums
 from shardviz.programs.backend.trace import (
@@ -64,6 +65,7 @@ from shardviz.programs.backend.trace import (
     trace,
 )
 from shardviz.programs.failure import Failure, RefusedByTypes
+from shardviz.programs.notes import KernelNotMapped
 from shardviz.programs.program import Program
 
 
@@ -129,7 +131,7 @@ class _PlanRun:
         self.stage = "trace"
         traced = self._trace()
         jaxpr = traced.stage.jaxpr
-        self._note(*traced.notes, *notes_on(jaxpr))
+        self._note(*traced.notes, *notes_on(jaxpr), *operand_notes(traced))
         self.stage = "propagate"
         refuse_other_meshes(jaxpr, self.program.mesh)
         self.plan = replace(self.plan, trace_s=traced.seconds)
@@ -268,6 +270,10 @@ class _PlanRun:
                 cause = RefusedByTypes(refusals[0].operation)
                 failed = replace(failed, cause=cause)
             failed = replace(failed, refusals=refusals)
+        kernels = [n for n in self.plan.notes if isinstance(n, KernelNotMapped)]
+        if self.stage == "lower" and kernels and "shard_map" in str(error):
+            words = " ".join([failed.message, *map(str, kernels)])
+            failed = Failure(self.stage, words, failed.source or kernels[0].line)
         self.plan = replace(self.plan, error=failed)
 
 

@@ -193,7 +193,11 @@ def source_of(error: BaseException) -> str:
     if isinstance(error, RuntimeError):
         # If a callback failed, the text contains its traceback.
         frames += _FRAME.findall(str(error))
-    return _user_line(reversed(frames))
+    line = _user_line(reversed(frames))
+    # If jax fails to lower an operation, the cause has the stack that traced it.
+    if not line and error.__cause__ is not None:
+        return source_of(error.__cause__)
+    return line
 
 
 def calling_line() -> str:

@@ -16,6 +16,7 @@ from shardviz.programs.notes import (
     JitDiffers,
     JitStays,
     JitUnreadable,
+    KernelNotMapped,
     KeywordForFunction,
     MeshNeeded,
     NoArrayArguments,
@@ -30,7 +31,9 @@ from shardviz.programs.notes import (
     RandomNumbers,
     RecordingFailed,
     SameRows,
+    ScalesApart,
     StaticNumbers,
+    StraddledBlocks,
     SumOfEquals,
     SumOfGradient,
     TracedBefore,
@@ -173,6 +176,43 @@ def _same_rows(note: SameRows) -> str:
     )
 
 
+def _kernel_not_mapped(note: KernelNotMapped) -> str:
+    specs = []
+    for group in (note.in_specs, note.out_specs):
+        # `...` stands for a spec that only propagation would find.
+        words = ["..." if spec is None else str(spec) for spec in group]
+        specs.append(words[0] if len(words) == 1 else f"({', '.join(words)})")
+    return (
+        f"The Pallas kernel at {note.line} is outside of a shard_map. XLA cannot split a"
+        " kernel: jax refuses this one for TPUs, and on GPUs its operands are gathered. To"
+        " call it on each device's own blocks: kernel = jax.shard_map(kernel, mesh=mesh,"
+        f" in_specs={specs[0]}, out_specs={specs[1]}, check_vma=False)"
+    )
+
+
+_OPERANDS = ("left", "right")
+
+
+def _scales_apart(note: ScalesApart) -> str:
+    split = ", ".join(note.axes) or "no axis"
+    return (
+        f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
+        f" {_OPERANDS[note.operand]} operand is split over {split} and that of its scales"
+        f" over {', '.join(note.scale_axes)}. XLA moves the scales to their blocks in every"
+        " call. Give both the same spec."
+    )
+
+
+def _straddled_blocks(note: StraddledBlocks) -> str:
+    return (
+        f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
+        f" {_OPERANDS[note.operand]} operand has {note.blocks} blocks, and"
+        f" {', '.join(note.axes)} splits it into {note.shards} shards. jax splits the"
+        " scales into as many, so devices multiply blocks with the scales of other blocks,"
+        f" and the result is wrong. Use a number of shards that divides {note.blocks}."
+    )
+
+
 def _unknown_parameter(note: UnknownJaxprParameter) -> str:
     return (
         f"This version of jax has no parameter {note.parameter} of {note.primitive}, so"
@@ -228,6 +268,9 @@ SENTENCES = {
     SumOfGradient: _sum_of_gradient,
     SumOfEquals: _sum_of_equals,
     SameRows: _same_rows,
+    KernelNotMapped: _kernel_not_mapped,
+    ScalesApart: _scales_apart,
+    StraddledBlocks: _straddled_blocks,
     RandomNumbers: _sentence(
         "Random numbers are not partitionable here: where they are split, devices exchange"
         " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"
