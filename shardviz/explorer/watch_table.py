@@ -52,7 +52,9 @@ def show(watch: Watch, explore: Callable[[Plan], DOMWidget]) -> None:
             return
         created = []
         for entry in entries:
-            button = Button(description=f"Explore {entry.entry}")
+            button = Button(
+                description=f"Explore {entry.entry}", layout=Layout(width="auto")
+            )
             button.on_click(lambda _, entry=entry: open_entry(entry))
             created.append(button)
         buttons.children = tuple(created)

@@ -220,6 +220,15 @@ def test_alternating_signatures_are_counted():
     assert counts(watched) == [(calls, 1) for calls in expected]
 
 
+def test_shardings_that_are_written_otherwise_have_one_row(eight_devices):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    watched, shape = sv.watch(lambda x: x * 2), (8, 8)
+    specs = [jax.P("d"), jax.P("d", None), jax.P(None, "d"), jax.P("d", None), jax.P("d")]
+    for spec in specs:
+        watched(jax.device_put(np.ones(shape), jax.NamedSharding(mesh, spec)))
+    assert counts(watched) == [(4, 1), (1, 1)]
+
+
 def test_reports_and_plans_are_those_of_the_calls(eight_devices):
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.NamedSharding(mesh, jax.P("d"))

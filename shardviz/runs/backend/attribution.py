@@ -136,15 +136,13 @@ class Attribution(Generic[Row]):
         self._features: list[_Feature] = []
         self._rows: dict[tuple[Hashable, ...], Row] = {}
         groups: dict[tuple[Hashable, ...], list[tuple[Signature, Row]]] = {(): [*rows]}
-        while (
-            group := next((g for g in groups.values() if len(g) > 1), None)
-        ) is not None:
-            self._features.append(_difference(group[0][0], group[1][0]))
+        while (pair := _pair(groups)) is not None:
+            self._features.append(_difference(*pair))
             groups = {}
             for signature, row in rows:
                 key = tuple(f.of_signature(signature) for f in self._features)
                 groups.setdefault(key, []).append((signature, row))
-        self._rows = {key: row for key, ((_, row),) in groups.items()}
+        self._rows = {key: group[0][1] for key, group in groups.items()}
 
     def row_of(self, call: Arguments) -> Row | None:
         """Returns the row of a call that did not compile; None if it matches none."""
@@ -152,6 +150,17 @@ class Attribution(Generic[Row]):
             return self._rows.get(tuple([f.of_call(call) for f in self._features]))
         except (UnknownKey, TypeError):
             return None
+
+
+def _pair(
+    groups: Mapping[tuple[Hashable, ...], Sequence[tuple[Signature, object]]],
+) -> tuple[Signature, Signature] | None:
+    """Finds two signatures of one group that have different rows."""
+    for (first, row), *others in groups.values():
+        for second, other_row in others:
+            if other_row is not row:
+                return first, second
+    return None
 
 
 def _difference(first: Signature, second: Signature) -> _Feature:

@@ -216,6 +216,21 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     return tuple(differing)
 
 
+def is_equivalent(new: Signature, old: Signature) -> bool:
+    """Whether two signatures differ only in how their shardings are written."""
+    others = ("tree", "statics", "settings")
+    if any(getattr(new, name) != getattr(old, name) for name in others):
+        return False
+    for path, (aval, sharding) in new.leaves.items():
+        earlier, earlier_sharding = old.leaves[path]
+        if aval != earlier or (sharding is None) != (earlier_sharding is None):
+            return False
+        is_same = sharding == earlier_sharding
+        if not is_same and not sharding.is_equivalent_to(earlier_sharding, aval.ndim):
+            return False
+    return True
+
+
 def nearest(
     new: Signature, earlier: Sequence[Signature]
 ) -> tuple[int, tuple[Difference, ...]] | None:

@@ -44,6 +44,7 @@ from shardviz.runs.backend.signature import (
     SplitCall,
     call_key,
     differences,
+    is_equivalent,
     nearest,
     signature_of,
     split_call,
@@ -276,7 +277,7 @@ class Watch:
         self._compares_all = self._unseen > 0 or not is_jitted(self.jitted)
         self._names = functools.cache(functools.partial(parameter_names, fn))
         self._lock = threading.RLock()
-        self._entries: dict[Hashable, tuple[Signature, WatchedSignature]] = {}
+        self._signatures: dict[Hashable, tuple[Signature, WatchedSignature]] = {}
         self._only: WatchedSignature | None = None
         self._attribution: Attribution[WatchedSignature] | None = None
         self._failures: OrderedDict[Hashable, _Failure] = OrderedDict()
@@ -315,7 +316,7 @@ class Watch:
         current = self._current
         outer, size = current.call, self._cache_size()
         call = _Call(args, kwargs, self._failure_count, size)
-        if not self._entries:
+        if not self._signatures:
             _check_axis_names(call)
         current.call = call
         try:
@@ -397,15 +398,17 @@ class Watch:
             # Calls outside this Watch have compiled the function, too.
             if self._is_shared and call.size > self._size:
                 self._unseen += call.size - self._size
-            is_first, is_new = self._latest is None, key not in self._entries
+            is_first, is_new = self._latest is None, key not in self._signatures
             # Only a compile needs the signature; most calls come here without one.
             if is_new or "compile" in seconds:
                 signature = signature_of(split)
             if is_new:
-                miss = self._miss(key, signature, call)
-                entry = WatchedSignature(self, self._arguments(call), split, miss)
+                entry = None if "compile" in seconds else self._equivalent(signature)
+                if entry is None:
+                    miss = self._miss(key, signature, call)
+                    entry = WatchedSignature(self, self._arguments(call), split, miss)
                 self._add(key, signature, entry)
-            _, entry = self._entries[key]
+            _, entry = self._signatures[key]
             entry.calls += 1
             if "compile" in seconds:
                 # A thread that waited for this compile may have added the entry.
@@ -428,11 +431,19 @@ class Watch:
     def _add(
         self, key: Hashable, signature: Signature, entry: WatchedSignature
     ) -> None:
-        self._entries[key] = signature, entry
-        self._only = entry if len(self._entries) == 1 else None
+        self._signatures[key] = signature, entry
+        self._only = entry if self.cache_size() == 1 else None
         with contextlib.suppress(UnknownKey):
             self._attribution = None
-            self._attribution = Attribution([*self._entries.values()])
+            self._attribution = Attribution([*self._signatures.values()])
+
+    def _equivalent(self, signature: Signature) -> WatchedSignature | None:
+        """Returns the entry with the same shardings, written otherwise."""
+        recent = [*self._signatures.values()][-_MOST_COMPARED:]
+        for earlier, entry in recent:
+            if is_equivalent(signature, earlier):
+                return entry
+        return None
 
     def _seconds(self, call: _Call) -> dict[str, float]:
         """Returns the seconds of each stage that jax ran for this function.
@@ -451,16 +462,16 @@ class Watch:
     def _miss(self, key: Hashable, signature: Signature, call: _Call) -> Miss:
         """Returns why a call has to compile."""
         text = str(signature)
-        if key in self._entries:
-            earlier, entry = self._entries[key]
+        if key in self._signatures:
+            earlier, entry = self._signatures[key]
             # The key has no memory layouts.
             changes = differences(signature, earlier)
             if not changes:
                 is_cleared = call.size < self._size
                 changes = (CachesCleared() if is_cleared else Unexplained(),)
             return CompiledAgain(self.name, text, entry.entry, changes)
-        number = len(self._entries) + 1
-        recent = [*self._entries.values()][-_MOST_COMPARED:]
+        number = self.cache_size() + 1
+        recent = [*self._signatures.values()][-_MOST_COMPARED:]
         closest = nearest(signature, [earlier for earlier, _ in recent])
         if closest is not None:
             index, changes = closest
@@ -475,11 +486,12 @@ class Watch:
     def entries(self) -> tuple[WatchedSignature, ...]:
         """The signatures of all calls, in the order of their first call."""
         with self._lock:
-            return tuple(entry for _, entry in self._entries.values())
+            # Several signatures can have one entry, such as P("x") and P("x", None).
+            return tuple(dict.fromkeys(e for _, e in self._signatures.values()))
 
     def cache_size(self) -> int:
         """Returns the number of signatures."""
-        return len(self._entries)
+        return len(self.entries)
 
     def explain_miss(self) -> str:
         """Explains in one sentence why the latest compile was needed."""
