@@ -231,20 +231,25 @@ class Explorer(anywidget.AnyWidget):
         """Compiles the program in the background, like the Compile button."""
         self._start("compile")
 
-    def run(self) -> None:
+    def run(self, measure: bool = False) -> None:
         """Compiles and runs the program in the background, like the Run button.
+
+        Args:
+            measure: whether to measure the time of each operation too, which the
+                Timeline tab then shows.
 
         Raises:
             ShardvizError: if the target is described hardware, which runs nothing.
         """
-        self._start("run")
+        self._start("run", measure)
 
-    def _start(self, kind: str) -> None:
+    def _start(self, kind: str, measure: bool = False) -> None:
         now = self.session.now
         reason = why_not_run(now.target)
         if kind == "run" and reason:
             raise ShardvizError(reason)
-        self.planner.start(Job(kind, now.program, now.revision, now.target))
+        job = Job(kind, now.program, now.revision, now.target, measure=measure)
+        self.planner.start(job)
 
     def cancel(self) -> None:
         """Cancels the running job, if there is one."""

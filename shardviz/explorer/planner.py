@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from shardviz.advise.candidates import Changes
@@ -52,6 +52,7 @@ class Job:
         stage: the stage that the job is in.
         started: start time in seconds since the epoch; 0 for automatic work.
         report: the result of a job that the user started; None until it ends.
+        measure: whether a run also measures the time of each operation.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Job:
     stage: str = "starting"
     started: float = 0.0
     report: Report | None = None
+    measure: bool = False
 
     def same_as(self, job: Job | None) -> bool:
         """Whether both jobs have the same program and target."""
@@ -403,7 +405,7 @@ def do_job(
     runner = worker_runner if hosts_size(job.target) is None else hosts_runner
     compile_or_run = runner.compile_program
     if job.kind == "run":
-        compile_or_run = runner.run_program
+        compile_or_run = partial(runner.run_program, measure=job.measure)
     report = compile_or_run(
         job.program,
         target=job.target or _automatic_target(job),

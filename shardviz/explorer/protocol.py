@@ -125,7 +125,7 @@ class Page(Protocol):
         """Compiles the program in the background."""
         ...
 
-    def run(self) -> None:
+    def run(self, measure: bool = False) -> None:
         """Compiles and runs the program in the background."""
         ...
 

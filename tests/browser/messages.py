@@ -104,7 +104,7 @@ def _explorers() -> Iterator[Explorer]:
         yield Explorer(Session(programs.get(name), name), ExecutableCache())
     ran = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     ran.follow()
-    ran.run()
+    ran.run(measure=True)
     ran.wait(WAIT_S)
     assert ran.report is not None
     assert ran.report.ok, ran.report

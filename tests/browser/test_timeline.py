@@ -7,10 +7,13 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from shardviz.base.collective import Collective
 from shardviz.base.format import bytes_text
 from shardviz.base.mesh import make_mesh
+from shardviz.compiled.measured import Measured, MeasuredRow
 from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.timeline_view import TimelineRequest, timeline_view
+from shardviz.compiled.report import Report
 from shardviz.draw.palette import LIGHT
 from shardviz.explorer import html_page
 from shardviz.explorer.pictures import palettes
@@ -90,6 +93,51 @@ def test_a_lane_for_each_axis_in_its_colour_and_a_click_says_what_bounds_it(page
     expect(said).to_contain_text(re.compile(r"all-reduce.*model.*At least .* bound by ICI: 1 MiB"))
     expect(said).to_contain_text("sums over dimension 1")
     assert page.evaluate("calls") == [f"0:{page.evaluate('panel.bars[panel.at].collective')}"]
+
+
+def measured_data(plan: Plan) -> str:
+    """A timeline with a measured lane: an operation, and a collective over `model`."""
+    rows = (
+        MeasuredRow("dot_general", "op", 3e-3, 3e-3, 3e-3, 3),
+        MeasuredRow("sum", "collective", 1e-3, 1e-3, 2e-3, 3, 3e-3, 0.25, collective=0),
+    )
+    report = Report(
+        "f",
+        "cpu × 16, simulated",
+        collectives=(Collective("all-reduce", ("model",), 1 << 20),),
+        measured=Measured(rows, 3, {0: 4e-3}, {0: 1e-3}, 1.0),
+    )
+    results = StageResults(plan, report=report)
+    return as_script(timeline_view(TimelineRequest(results, MESH, "", None)))
+
+
+@pytest.mark.parametrize("schedule", ["One after another", "Perfect overlap"])
+def test_a_run_has_a_lane_and_a_clock_of_its_own(page, schedule):
+    plan = layers(3, MESH)
+    opened(page, data_of(plan))
+    shares = "panel.bars.map(({ x }) => x / (panel.lanes.clientWidth - 1))"
+    before = page.evaluate(shares)
+    page.evaluate(f"show({measured_data(plan)})")
+    if schedule != "One after another":
+        page.get_by_role("button", name=schedule).click()
+    else:
+        assert page.evaluate(shares)[: len(before)] == pytest.approx(before)
+    labels = page.locator(".sv-tllabel").all_inner_texts()
+    assert labels.index("measured 4 ms") == (2 if schedule == "One after another" else 3)
+    first, second = page.evaluate(
+        "panel.bars.filter((bar) => bar.measured).map(({ x, w }) => [x, w])"
+    )
+    width = page.evaluate("panel.lanes.clientWidth") - 1
+    assert first == [0, pytest.approx(0.75 * width)]
+    assert second == [pytest.approx(0.75 * width), pytest.approx(0.25 * width)]
+    at = page.evaluate("panel.bars.length - 1")
+    assert colour_at(page, at) == LIGHT.groups[1]
+    page.get_by_role("listbox", name="Operations").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".sv-tlchosen")).to_contain_text("25 % hidden")
+    assert page.evaluate("calls") == ["2:0"]
+    page.evaluate(f"show({data_of(plan)})")
+    assert not page.evaluate("panel.bars.some((bar) => bar.measured)")
 
 
 def test_the_live_bytes_rise_to_the_peak_of_the_headline(page):

@@ -180,6 +180,32 @@ def test_the_explorer_makes_it_only_while_a_page_shows_the_program():
     explorer.close()
 
 
+def test_a_measured_run_has_a_lane_until_the_program_is_edited():
+    explorer = Explorer(_session(), ExecutableCache())
+    receive = explorer._receive
+    receive(None, {"seq": 1, "client": "a", "intents": [_show("Program")]}, [])
+    explorer.wait(60)
+    assert explorer.timeline["measured"] is None
+    receive(None, {"seq": 2, "client": "a", "intents": [{"kind": "measure"}]}, [])
+    report = explorer.wait(120)
+    assert report is not None
+    measured, rows = explorer.timeline["measured"], report.measured.rows
+    assert len(measured["spans"]) == len(rows)
+    order = [row.at for row in sorted(rows, key=lambda row: row.at)]
+    times = {f"{row.seconds * 1e6:.4g}": row for row in rows}
+    shown = [times[f"{span[0]:.4g}"] for span in measured["spans"]]
+    assert [row.at for row in shown] == order
+    for span, row in zip(measured["spans"], shown, strict=True):
+        assert (span[4], span[3] >= 2) == (row.collective, row.part == "collective")
+        axes = [name for name, _ in explorer.timeline["lanes"][span[3]]]
+        if row.collective >= 0:
+            assert tuple(axes) == report.collectives[row.collective].mesh_axes
+    explorer.session.edit("mesh", "data=2, model=4")
+    explorer.wait(60)
+    assert explorer.timeline["measured"] is None
+    explorer.close()
+
+
 def _session() -> Session:
     from shardviz.gallery import programs
 

@@ -24,6 +24,7 @@ class ReportPanel(Panel):
         return {
             "compile": lambda _: self.page.compile(),
             "run": lambda _: self.page.run(),
+            "measure": lambda _: self.page.run(measure=True),
             "cancel": lambda _: self.page.cancel(),
             "effects": self._read_effects,
         }

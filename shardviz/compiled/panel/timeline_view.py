@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from shardviz.base.axis_parts import parent_axis
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import error_text
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
+from shardviz.compiled.measured import Measured
 from shardviz.compiled.op_costs import most_alive
 from shardviz.compiled.panel.plain_names import PlainNames
 from shardviz.compiled.panel.report_view import headline_view, planned_headline
+from shardviz.compiled.report import Report
 from shardviz.compiled.timeline import Span, Timeline, timeline
 from shardviz.compiled.words import timeline as wording
 from shardviz.compiled.words.roofline import time_text
@@ -123,18 +126,21 @@ def _view_of(request: TimelineRequest) -> JsonDict:
     # The report may be for the program or target before the last edit.
     if results.mismatched or least is None or least.where != str(topology):
         report = None
+    ran = results.report
+    if results.mismatched or results.target != request.target:
+        ran = None
     try:
         steps = timeline(plan, topology, placement.mesh, report)
     except ShardvizError as error:
         return _nothing(str(error))
-    return _view(steps, plan, "" if is_described else str(topology))
+    return _view(steps, plan, "" if is_described else str(topology), ran)
 
 
 def _nothing(words: str) -> JsonDict:
     return {"words": words, "headline": headline_view(None, None, "", words)}
 
 
-def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
+def _view(steps: Timeline, plan: Plan, suggested: str, ran: Report | None) -> JsonDict:
     headline = {}
     if not steps.is_compiled:
         headline = {"headline": planned_headline(plan, steps.least, suggested)}
@@ -166,19 +172,61 @@ def _view(steps: Timeline, plan: Plan, suggested: str) -> JsonDict:
         for words in (name, str(span), span.source, cause, span.value):
             row.append(text.setdefault(words, len(text)))
         rows.append([*row, span.live])
+    measured = None
+    if ran is not None and ran.measured is not None:
+        measured = _measured(ran, lanes, plan, text)
     numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]
     return {
         **headline,
         "lanes": [[], [], *numbered],
         "stage": 2 if steps.is_compiled else 0,
         "spans": rows,
+        "measured": measured,
         "serial": _schedule(*wording.SERIAL, steps.serial_s),
         "overlapped": _schedule(*wording.OVERLAPPED, steps.overlapped_s),
         # A compiled program's headline has the compiler's own figure.
         "peak": "" if steps.is_compiled else wording.peak(most_alive(plan)),
-        "notes": _notes(steps, len(steps.spans) - len(spans)),
+        "notes": _notes(steps, len(steps.spans) - len(spans), measured is not None),
         "text": list(text),
     }
+
+
+def _measured(
+    report: Report,
+    lanes: list[tuple[str, ...]],
+    plan: Plan,
+    text: dict[str, int],
+) -> JsonDict:
+    """Returns the measured lane: its label, and rows in the order in which they began.
+
+    Args:
+        report: the report of the run.
+        lanes: the mesh axes of each lane of collectives; axes without a lane are added.
+        plan: the program's plan.
+        text: the texts of all rows -> their numbers; texts are added.
+    """
+    result: Measured = report.measured
+    values = {(op.op, op.source): op.name for op in plan.ops if op.op}
+    rows, plain = [], PlainNames(plan)
+    for row in sorted(result.rows, key=lambda row: row.at):
+        lane, name, cause, trips = ARITHMETIC, row.name, "", round(row.runs)
+        if row.part == "collective":
+            axes: tuple[str, ...] = ()
+            if row.collective >= 0:
+                collective = (report.collectives or ())[row.collective]
+                axes = tuple(dict.fromkeys(map(parent_axis, collective.mesh_axes)))
+                name, cause = collective.kind, plain.cause(collective.cause, row.source)
+            if axes not in lanes:
+                lanes.append(axes)
+            lane = COLLECTIVES + lanes.index(axes)
+        entry: list[object] = [_microseconds(row.seconds), None, None]
+        entry += [lane, row.collective, trips]
+        value = next((values[op] for op in row.ops if op in values), "")
+        for words in (name, wording.measured(row), row.source, cause, value):
+            entry.append(text.setdefault(words, len(text)))
+        rows.append([*entry, 0])
+    label = wording.measured_lane(result)
+    return {"label": label, "words": str(result), "spans": rows}
 
 
 def _schedule(name: str, words: str, seconds: float) -> dict[str, str]:
@@ -189,7 +237,7 @@ def _microseconds(seconds: float | None) -> float | None:
     return None if seconds is None else float(f"{seconds * 1e6:.4g}")
 
 
-def _notes(steps: Timeline, fused: int) -> list[str]:
+def _notes(steps: Timeline, fused: int, measured: bool) -> list[str]:
     """Returns notes on the timeline's sources, and on what it leaves out."""
     source = wording.COMPILED if steps.is_compiled else wording.PLANNED
     notes = [wording.LEAST, source, wording.LIVE]
@@ -199,4 +247,6 @@ def _notes(steps: Timeline, fused: int) -> list[str]:
         notes.append(wording.unknown(steps.unknown))
     if fused:
         notes.append(wording.fused(fused))
+    if measured:
+        notes.append(wording.MEASURED)
     return notes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shardviz.base.format import bytes_text, count_text
+from shardviz.compiled.measured import Measured, MeasuredRow
 from shardviz.compiled.timeline import Span, Timeline
+from shardviz.compiled.words.measured import WAITING
 from shardviz.compiled.words.roofline import NOTES, time_text
 
 NOT_YET = "Least times are being added up…"
@@ -28,6 +30,10 @@ COMPILED = (
     " operations are those of the plan."
 )
 LIVE = "Live bytes are those of the plan, before XLA fuses operations."
+MEASURED = (
+    "The measured lane has a clock of its own: the median of the devices, in the order in which"
+    f" operations began. {WAITING}"
+)
 UNKNOWN_TRIPS = NOTES["unknown trips"]
 
 
@@ -99,6 +105,20 @@ def span(fact: Span) -> str:
     if fact.kind == "op":
         return f"{words} that cannot be fused.{_alone(fact)}"
     return f"{words}."
+
+
+def measured(fact: MeasuredRow) -> str:
+    """Describes a bar of the measured lane.
+
+    >>> measured(MeasuredRow("dot_general", "op", 1e-3, 1e-3, 1e-3, 1.0))
+    'Measured: 1 ms per call.'
+    """
+    return f"Measured: {fact}"
+
+
+def measured_lane(fact: Measured) -> str:
+    """Labels the measured lane with the busy time of a call."""
+    return f"measured {time_text(fact.seconds)}"
 
 
 def _times(fact: Span) -> str:

@@ -29,26 +29,15 @@ import { axisTag, button, fill, focusedNear, h, handled, isNew, setText } from "
  */
 
 /**
- * A rule, or the array's own spec, with its verdict.
- * @typedef {object} RuleLine
- * @property {number} [rule] The index of the rule; missing for a spec.
- * @property {string} text
- * @property {string} words
- * @property {string} [kind] The kind of the verdict.
- * @property {true} [wins]
- * @property {true} [fails]
+ * A rule, or the array's own spec, with its verdict. A spec has no index as `rule`.
+ * @typedef {{rule?: number, text: string, words: string, kind?: string, wins?: true, fails?: true}} RuleLine
  */
 
 /**
- * An edit that splits the chosen dimension, and its effects.
- * @typedef {object} Remedy
- * @property {string} edit
- * @property {string} spec
- * @property {string} memory
- * @property {boolean} saves
- * @property {string} others
- * @property {{ text: string; worse: boolean }} [step] The bytes that the planned program would send
- *   and keep after the edit; missing without a program.
+ * An edit that splits the chosen dimension, and its effects. `step` has the bytes that the planned
+ * program would send and keep after the edit; missing without a program.
+ * @typedef {Record<"edit" | "spec" | "memory" | "others", string> &
+ *   {saves: boolean, step?: {text: string, worse: boolean}}} Remedy
  */
 
 /** A rule of the table. `idle`: why the rule decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */

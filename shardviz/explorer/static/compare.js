@@ -13,12 +13,9 @@ import { isCurrent } from "./stages.js";
  */
 
 /**
- * @typedef {object} ComparedNumber
- * @property {string} name
- * @property {string} title
- * @property {string} text The pinned number and the current number.
- * @property {string} change
- * @property {"same" | "better" | "worse" | "unknown"} tone
+ * `text` has the pinned number and the current one.
+ * @typedef {Record<"name" | "title" | "text" | "change", string> &
+ *   {tone: "same" | "better" | "worse" | "unknown"}} ComparedNumber
  */
 
 /** Symbol and style of each tone, so that colour is not the only mark. */

@@ -6,29 +6,18 @@ import { button, fill, h, isNew } from "./dom.js";
 import { OUT_OF_DATE } from "./stages.js";
 
 /**
- * The least time of a program, from `report_view.py`; `parts` is empty if the time is unknown.
- * @typedef {object} HeadlineData
- * @property {string} seconds
- * @property {string} where
- * @property {string} bound
- * @property {HeadlinePart[]} parts
- * @property {string} note Why there are no times.
- * @property {string} title
- * @property {string} memory
- * @property {string} memoryTitle
- * @property {boolean} over
- * @property {string} suggested The target of the least times, if it is not the chosen one.
- * @property {{key: string, text: string} | null} costliest The collectives of one line that take longest.
+ * The least time of a program, from `report_view.py`; `parts` is empty if the time is unknown, and
+ * `note` is the reason. `suggested` is the target of the least times, if it is not the chosen one,
+ * and `costliest` are the collectives of one line that take longest.
+ * @typedef {Record<"seconds" | "where" | "bound" | "note" | "title" | "memory" | "memoryTitle" |
+ *   "suggested", string> & {parts: HeadlinePart[], over: boolean,
+ *   costliest: {key: string, text: string} | null}} HeadlineData
  */
 
 /**
- * @typedef {object} HeadlinePart
- * @property {string} name
- * @property {string} label
- * @property {string} seconds
- * @property {number} share
- * @property {[axes: string[], share: number][]} over For collectives: the share of each set of mesh
- *   axes, largest first.
+ * For collectives, `over` is the share of each set of mesh axes, largest first.
+ * @typedef {Record<"name" | "label" | "seconds", string> & {share: number,
+ *   over: [axes: string[], share: number][]}} HeadlinePart
  */
 
 const WAITING = "Least times are being added up…";

@@ -369,6 +369,7 @@ export type ActionKind =
   | "plan"
   | "compile"
   | "run"
+  | "measure"
   | "cancel"
   | "undo"
   | "redo"

@@ -19,14 +19,10 @@ import { isCurrent } from "./stages.js";
  */
 
 /**
- * @typedef {object} Problem
- * @property {string} code
- * @property {"fails" | "loses" | "know"} severity
- * @property {string} text
- * @property {string} [at] The place of the problem, as text.
- * @property {Partial<Place>} place The place to open; empty if the page has none.
- * @property {true} [mends] True if the place offers remedies.
- * @property {string} [offer] The mesh that a button applies, as text.
+ * A problem at a place. `mends` if the place offers remedies; `offer` is the mesh that a button applies.
+ * `place` is empty if the page has none.
+ * @typedef {{code: string, severity: "fails" | "loses" | "know", text: string, at?: string,
+ *   place: Partial<Place>, mends?: true, offer?: string}} Problem
  */
 
 /**

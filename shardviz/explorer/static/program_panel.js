@@ -3,7 +3,7 @@
 import { ChosenCollective, find } from "./chosen.js";
 import { CollectivesPanel, failureNote, stateText } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
-import { button, fill, h, isNew, setText, toggle } from "./dom.js";
+import { button, fill, h, iconButton, isNew, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
 import { MemoryPanel } from "./memory_panel.js";
 import { outOfDate, reportTab } from "./report_tabs.js";
@@ -21,6 +21,7 @@ import { besideView } from "./views.js";
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
+const MEASURE = "Measure: a run also times each operation, for a lane of the Timeline tab";
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
 
 export class ProgramPanel {
@@ -29,7 +30,13 @@ export class ProgramPanel {
     this.page = page;
     this.program = new Choice("Program", (v) => page.edit("program", v));
     this.compile = button("Compile", () => page.act("compile"), { "aria-label": "Compile" });
-    this.run = button("Run", () => page.act("run"), { "aria-label": "Run" });
+    const turn = () => this.measure.setAttribute("aria-pressed", String(!this.measures));
+    this.measure = iconButton("timer", "Measure", turn, {
+      "aria-pressed": "false",
+      title: MEASURE,
+    });
+    const run = () => page.act(this.measures ? "measure" : "run");
+    this.run = button("Run", run, { "aria-label": "Run" });
     this.cancel = button("Cancel", () => page.act("cancel"), { "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status sv-muted sv-cut", role: "status" });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
@@ -67,7 +74,8 @@ export class ProgramPanel {
   }
 
   build() {
-    const actions = h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run);
+    const buttons = [this.cancel, this.compile, this.run, this.measure];
+    const actions = h("span", { class: "sv-actions" }, ...buttons);
     const tabs = h("div", { class: "sv-tabline" }, this.tabs.node, this.status, actions);
     const left = h("div", { class: "sv-programleft" }, tabs, this.noPlan.node, this.body);
     this.main = h("div", { class: "sv-programmain" }, left, this.beside);
@@ -79,6 +87,11 @@ export class ProgramPanel {
       this.headline.node,
       this.main,
     );
+  }
+
+  /** Whether a run also measures. */
+  get measures() {
+    return this.measure.getAttribute("aria-pressed") === "true";
   }
 
   /** @param {string} name */
@@ -243,11 +256,11 @@ export class ProgramPanel {
     this.program.node.title = program.value;
     setText(this.lost, program.lost ?? "");
     const running = report.state === "running";
-    for (const control of [this.compile, this.run]) {
+    for (const control of [this.compile, this.run, this.measure]) {
       control.hidden = running;
       control.disabled = !live;
     }
-    this.run.disabled ||= Boolean(noRun);
+    this.measure.disabled = this.run.disabled ||= Boolean(noRun);
     this.run.title = noRun;
     this.cancel.hidden = !running;
     this.drawnBy = devices.by;

@@ -26,21 +26,9 @@ import { button, h, setText, toggle } from "./dom.js";
  * @property {import("./report_tabs.js").Failure | null} error
  */
 
-/**
- * @typedef {object} Stage
- * @property {string} name
- * @property {SentStageState} state
- * @property {string} text
- * @property {string} title The tooltip, with all details.
- */
+/** A stage; `title` has all details. @typedef {Record<"name" | "text" | "title", string> & {state: SentStageState}} Stage */
 
-/**
- * @typedef {object} StageChange
- * @property {StagePair} between
- * @property {string} text
- * @property {"same" | "changed" | "more"} tone
- * @property {string} title
- */
+/** @typedef {{between: StagePair, text: string, tone: "same" | "changed" | "more", title: string}} StageChange */
 
 /** The current background work, from `stages_view.py`. @typedef {{stage?: string}} Background */
 

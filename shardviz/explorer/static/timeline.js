@@ -22,6 +22,8 @@ import { axisTag, button, fill, h, handled, onResize, setText } from "./dom.js";
  *   indices; the first two lanes are arithmetic and memory.
  * @property {0 | 2} stage The stage of the collectives: 0 for the plan, 2 for the compiled program.
  * @property {TimelineSpan[]} spans
+ * @property {{label: string, words: string, spans: TimelineSpan[]} | null} measured A run of this
+ *   program, in a lane with its own clock. `collective` counts those of the compiled program.
  * @property {Schedule} serial
  * @property {Schedule} overlapped
  * @property {string} peak The most live bytes, as text.
@@ -42,7 +44,7 @@ import { axisTag, button, fill, h, handled, onResize, setText } from "./dom.js";
 
 /** @typedef {import("./colours.js").Theme} Theme */
 /** An operation or collective, with the lane of its bar, and its position and width in pixels. */
-/** @typedef {ReturnType<typeof readSpans>[number] & {row: number, x: number, w: number}} Bar */
+/** @typedef {ReturnType<typeof readSpans>[number] & {row: number, x: number, w: number, measured: boolean}} Bar */
 
 const LANE = { least: 30, most: 90, bar: 0.72 }; // heights in pixels; `bar` is a share of the lane's height
 const FOLDS = 18; // pixels above the lanes, for loop brackets
@@ -106,7 +108,7 @@ export class TimelinePanel {
     fill(this.node, this.schedules, picture, this.chosen);
     this.showLabels(data);
     setText(this.notes, data.notes.join(" "));
-    const high = (/** @type {number} */ lane) => `${FOLDS + lane * data.lanes.length + TICKS}px`;
+    const high = (/** @type {number} */ lane) => `${FOLDS + lane * this.rows + TICKS}px`;
     Object.assign(picture.style, { flexBasis: high(LANE.most), minHeight: high(LANE.least) });
     this.describe();
   }
@@ -130,12 +132,18 @@ export class TimelinePanel {
     return this.schedule === "serial";
   }
 
+  /** The number of lanes that are drawn. */
+  get rows() {
+    return this.data ? this.data.lanes.length + Number(Boolean(this.data.measured)) : 0;
+  }
+
   /** Names the lanes of the schedule. @param {TimelineData} data */
-  showLabels({ lanes }) {
+  showLabels({ lanes, measured }) {
     const axes = lanes.slice(MEMORY + 1).map((axes) => {
       const tags = axes.map(([axis, number]) => axisTag(axis, number));
       return tags.length ? tags : ["unknown axes"];
     });
+    if (measured) axes.push([h("span", { text: measured.label, title: measured.words })]);
     const rows = this.serial
       ? ["compute", ...axes, "live bytes"]
       : ["arithmetic", "memory", ...axes];
@@ -144,7 +152,8 @@ export class TimelinePanel {
 
   /** Creates one bar per span; with overlap, separate bars for an operation's arithmetic and memory. */
   makeBars() {
-    const spans = this.data ? readSpans(this.data) : [];
+    const spans = this.data ? readSpans(this.data, this.data.spans) : [];
+    const run = this.data ? readSpans(this.data, this.data.measured?.spans ?? []) : [];
     const parts = (/** @type {typeof spans[number]} */ span) =>
       [
         { ...span, time: span.arithmetic, lane: ARITHMETIC },
@@ -153,7 +162,11 @@ export class TimelinePanel {
     const { serial } = this;
     const shown = spans.flatMap((span) => (serial || !isOperation(span) ? [span] : parts(span)));
     const row = (/** @type {number} */ lane) => (serial ? Math.max(0, lane - 1) : lane);
-    this.bars = shown.map((span) => ({ ...span, row: row(span.lane), x: 0, w: 0 }));
+    const last = this.rows - (serial ? 2 : 1);
+    this.bars = [
+      ...shown.map((span) => ({ ...span, row: row(span.lane), x: 0, w: 0, measured: false })),
+      ...run.map((span) => ({ ...span, row: last, x: 0, w: 0, measured: true })),
+    ];
     this.at = this.indexOf(this.picked[0]);
   }
 
@@ -162,36 +175,43 @@ export class TimelinePanel {
     const { data, theme, canvas, bars } = this;
     const width = this.lanes.clientWidth;
     if (!data || !theme || !width) return;
-    const room = (this.lanes.clientHeight - FOLDS - TICKS) / data.lanes.length;
+    const room = (this.lanes.clientHeight - FOLDS - TICKS) / this.rows;
     const lane = (this.lane = Math.max(LANE.least, Math.min(LANE.most, room)));
-    const height = FOLDS + lane * data.lanes.length + TICKS;
+    const height = FOLDS + lane * this.rows + TICKS;
     this.labels.style.setProperty("--sv-lane", `${lane}px`);
     const g = chartContext(canvas, width, height);
     // The serial schedule has one clock. With overlap, arithmetic, memory and collectives have one
-    // each.
-    const clocks = [0, 0, 0];
-    const clock = (/** @type {Bar} */ { lane }) =>
-      this.serial ? 0 : Math.min(lane, clocks.length - 1);
+    // each. The last one is that of a run.
+    const clocks = [0, 0, 0, 0];
+    const clock = (/** @type {Bar} */ { lane, measured }) =>
+      measured ? 3 : this.serial ? 0 : Math.min(lane, 2);
     for (const bar of bars) clocks[clock(bar)] += bar.time;
-    const total = Math.max(...clocks) || 1;
+    const total = Math.max(...clocks.slice(0, 3)) || 1;
     const scale = (width - 1) / total;
+    const scales = [scale, scale, scale, (width - 1) / clocks[3]];
     clocks.fill(0);
     for (const bar of bars) {
       bar.x = clocks[clock(bar)];
-      bar.w = bar.time * scale;
+      bar.w = bar.time * scales[clock(bar)];
       clocks[clock(bar)] += bar.w;
     }
     const on = { g, theme, total, scale, width, lane, bottom: height - TICKS };
     paintTicks(on);
+    const [predicted, run] = [false, true].map((of) => bars.filter((bar) => bar.measured === of));
     data.lanes.forEach((axes, i) => {
-      const inLane = bars.filter((bar) => bar.lane === i);
       const colours = axes.map(([, number]) => axisColour(number, theme));
       if (!colours.length) colours.push(mix(theme.muted, theme.paper, 0.45));
-      if (inLane.length) paintLane(on, inLane, colours, FOLDS + inLane[0].row * lane + 2);
+      for (const part of [predicted, run]) {
+        const inLane = part.filter((bar) => bar.lane === i);
+        if (inLane.length) paintLane(on, inLane, colours, FOLDS + inLane[0].row * lane + 2);
+      }
     });
-    if (this.serial) paintLive(on, bars, data.peak);
+    if (this.serial) paintLive(on, predicted, data.peak);
     // With overlap, a loop's collectives are not aligned with its operations.
-    paintLoops(on, this.serial ? bars : bars.filter((bar) => bar.lane === ARITHMETIC));
+    paintLoops(
+      on,
+      predicted.filter((bar) => this.serial || bar.lane === ARITHMETIC),
+    );
     const at = bars[this.at];
     if (!at) return;
     g.strokeStyle = theme.text;
@@ -207,9 +227,9 @@ export class TimelinePanel {
     const x = e.clientX - left;
     const lane = Math.floor((e.clientY - top - FOLDS) / (this.lane ?? 1));
     const far = (/** @type {Bar} */ bar) => Math.max(bar.x - x, x - bar.x - bar.w, 0);
-    // Every bar has live bytes, in the last lane.
-    const live = this.serial && lane === (this.data?.lanes.length ?? 0) - 1;
-    const inLane = (/** @type {Bar} */ bar) => live || bar.row === lane;
+    // Every predicted bar has live bytes, in the last lane.
+    const live = this.serial && lane === this.rows - 1;
+    const inLane = (/** @type {Bar} */ bar) => (live ? !bar.measured : bar.row === lane);
     const near = this.bars.flatMap((bar, i) => (inLane(bar) && far(bar) <= NEAR ? i : []));
     return near.sort((a, b) => far(this.bars[a]) - far(this.bars[b]) || a - b);
   }
@@ -241,14 +261,15 @@ export class TimelinePanel {
 
   /** Returns the key of a bar's collective; null for an operation. @param {Bar | undefined} bar */
   keyOf(bar) {
-    return bar && this.data && !isOperation(bar) ? `${this.data.stage}:${bar.collective}` : null;
+    if (!bar || !this.data || isOperation(bar)) return null;
+    return `${bar.measured ? 2 : this.data.stage}:${bar.collective}`;
   }
 
-  /** Returns the least time of a collective; "" if unknown. @param {string | null} key */
+  /** Returns the least or measured time of a collective; "" if unknown. @param {string | null} key */
   timeOf(key) {
-    const { time = 0, trips = 1 } = this.bars[this.indexOf(key)] ?? {};
+    const { time = 0, trips = 1, measured } = this.bars[this.indexOf(key)] ?? {};
     const each = trips === 1 ? "" : ` (${trips || "?"} × ${timeText(time / (trips || 1))})`;
-    return time ? `≥ ${timeText(time)}${each}` : "";
+    return time ? `${measured ? "measured" : "≥"} ${timeText(time)}${each}` : "";
   }
 
   /** Selects a bar. @param {number} at */
@@ -291,14 +312,14 @@ export class TimelinePanel {
     const line = [name, ...tags, h("span", { text: bar.words }), source];
     const why = bar.cause ? h("div", { class: "sv-muted", text: bar.cause }) : null;
     fill(chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why));
-    if (isOperation(bar))
+    if (isOperation(bar) && bar.value)
       chosen.append(button("Open in Values", () => program.openValue(bar.value)));
   }
 
   /** Selects the longest operation of a part of the least time. @param {string} part */
   chooseLongest(part) {
     const lane = part === "memory" ? MEMORY : ARITHMETIC;
-    const times = this.bars.map((bar) => (bar.lane === lane ? bar.time : -1));
+    const times = this.bars.map((bar) => (bar.lane === lane && !bar.measured ? bar.time : -1));
     this.choose(times.indexOf(Math.max(...times)));
     this.lanes.focus();
   }
@@ -316,8 +337,8 @@ export function chartContext(canvas, width, height) {
   return g;
 }
 
-/** @param {TimelineData} data */
-function readSpans({ spans, text }) {
+/** @param {TimelineData} data @param {TimelineSpan[]} spans */
+function readSpans({ text }, spans) {
   return spans.map(([all, arithmetic, memory, lane, collective, trips, ...rest]) => {
     const live = rest[5];
     const [name, words, source, cause, value] = rest.map((i) => text[i]);
