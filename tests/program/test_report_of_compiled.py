@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.pictures import draw
 from shardviz.plans.plan import Plan
 from shardviz.programs.notes import CompiledByJax, NotCompiled
 from tests.program.programs_jax_compiled import CASES, ON_HARDWARE, arrays_of, differences
@@ -70,6 +71,8 @@ def test_what_a_compiled_does_not_have_is_said(mesh: Mesh):
     assert CompiledByJax() in report.notes
     assert "sv.compile" in sv.text(report)
     assert sv.text(compiled) == sv.text(report)
+    # No table of times, because no stage was timed.
+    assert "time" not in {label.text for label in draw(report).labels}
     sv.plot(compiled)
 
 

@@ -48,11 +48,15 @@ _TONES = {"✓": "good", "✗": "bad"}
 
 def draw_report(report: Report, title: str | None = None) -> Picture:
     """Draws the stages, collectives and checks of one compile or run."""
-    rows = _stages(report) or [Bar(None, "nothing was compiled", ())]
-    panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
+    collectives, panels = _collectives(report), []
+    rows = _stages(report)
+    if not rows and collectives is None:
+        rows = [Bar(None, "nothing was compiled", ())]
     if report.plan is not None and not report.error:
-        panels = [draw_plan(report.plan)]
-    if (collectives := _collectives(report)) is not None:
+        panels.append(draw_plan(report.plan))
+    elif rows:
+        panels.append(Table(("time", "stage", ""), tuple(rows)).picture())
+    if collectives is not None:
         panels.append(draw_collectives(collectives))
     if report.processes:
         panels.append(draw_processes(report))

@@ -38,10 +38,11 @@ from shardviz.plans.backend.shardy_passes import (
     PassSelection,
     is_accepted,
     pass_manager,
+    settling_passes,
 )
 from shardviz.plans.backend.uneven import note_uneven
 from shardviz.plans.plan import Plan
-from shardviz.plans.plan_notes import FromStableHlo
+from shardviz.plans.plan_notes import FromStableHlo, PlanNote, UntriedPasses
 from shardviz.programs.backend.arguments import name_of_path
 from shardviz.programs.backend.failures import failure, in_words
 
@@ -78,7 +79,11 @@ def plan_module(module: Any, selection: PassSelection | None = None) -> Plan:
     name = "main"
     if FUNCTION_NAME in module.operation.attributes:
         name = value_of(module.operation, FUNCTION_NAME).removeprefix("jit_")
-    plan = Plan(name, _mesh_of(module), notes=(FromStableHlo(),))
+    notes: tuple[PlanNote, ...] = (FromStableHlo(),)
+    selection = selection or settling_passes()
+    if selection.untried or selection.left_out:
+        notes += (UntriedPasses(selection.untried, selection.left_out),)
+    plan = Plan(name, _mesh_of(module), notes=notes)
     begun = time.perf_counter()
     try:
         plan = _propagated(plan, module, selection)
@@ -92,7 +97,7 @@ def _text(module: Any) -> str:
     return module.operation.get_asm(large_elements_limit=16)
 
 
-def _propagated(plan: Plan, module: Any, selection: PassSelection | None) -> Plan:
+def _propagated(plan: Plan, module: Any, selection: PassSelection) -> Plan:
     copy, attributes = pipeline.propagate(module, selection), AttributeCache()
     with copy.context:
         main = functions_of(module.operation)["main"]

@@ -161,7 +161,11 @@ def read_hlo(
         loops=module.loops,
         mesh=on_mesh,
         partitioned=known.get("partitioned"),
-        notes=(FileOfStages(name, tuple(known), devices, bool(named_mesh), programs),),
+        notes=(
+            FileOfStages(
+                name, tuple(sorted(known)[::-1]), devices, bool(named_mesh), programs
+            ),
+        ),
     )
     if "compiled" not in known:
         return report
