@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardviz.base.collective import Collective
 from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
 
@@ -228,6 +229,22 @@ class SameRows(Note):
     result: int
     out_spec: Spec
     devices: int
+
+
+@dataclass(frozen=True)
+class NoCollectives(Note):
+    """Parts of the program are traced within a `jax.sharding.no_collectives`.
+
+    Attributes:
+        axes: the axes that it names.
+        lines: source lines of the operations in it.
+        planned: the plan's collectives in it. jax refuses them on Explicit axes and in a
+            `shard_map`, but doesn't look for them on Auto axes.
+    """
+
+    axes: tuple[str, ...]
+    lines: tuple[str, ...]
+    planned: tuple[Collective, ...]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from shardviz.programs.backend.constraint_calls import (
 from shardviz.programs.backend.effect_rules import refusal_on
 from shardviz.programs.backend.failures import failure, in_words
 from shardviz.programs.backend.jaxprs import (
+    forbidden_notes,
     has_partial_sums,
     meshes_in,
     notes_on,
@@ -198,7 +199,7 @@ class _PlanRun:
         self._note(*notes)
         ops = _with_axes_of_size_one(ops, self._written(traced, reader), mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
-        self._note(*notes_on_values(ops, mesh))
+        self._note(*notes_on_values(ops, mesh), *forbidden_notes(jaxpr, collectives))
 
     def _written(self, traced: Traced, reader: PlanReader) -> dict[str, Spec]:
         """Value name -> spec from jax's types, which include axes of size 1."""

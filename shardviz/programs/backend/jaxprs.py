@@ -7,7 +7,7 @@ follow values through a jaxpr instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import jax
@@ -23,10 +23,12 @@ from shardviz.base.backend.jax_compat import (
     platforms_of,
     without_context_mesh,
 )
+from shardviz.base.collective import Collective
 from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file, line_in_words
 from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.notes import (
+    NoCollectives,
     Note,
     RandomNumbers,
     SameRows,
@@ -453,6 +455,31 @@ def random_notes(jaxpr: AnyJaxpr) -> list[Note]:
         if operation.name == names.RANDOM_BITS:
             return [RandomNumbers()]
     return []
+
+
+def forbidden_notes(
+    jaxpr: AnyJaxpr, collectives: Sequence[Collective]
+) -> list[NoCollectives]:
+    """Returns a note for each set of axes that a `jax.sharding.no_collectives` names.
+
+    Args:
+        jaxpr: the traced program.
+        collectives: the plan's collectives.
+    """
+    lines: dict[frozenset[str], dict[str, None]] = {}
+    for operation in distinct_operations(jaxpr):
+        # Since jax 0.12, an equation has the axes for which it was traced.
+        axes = getattr(operation.equation.ctx, "no_collectives", frozenset())
+        if axes and (line := users_line(operation.equation)):
+            lines.setdefault(axes, {})[line] = None
+    notes = []
+    for axes, sources in lines.items():
+        planned = []
+        for collective in collectives:
+            if collective.source in sources and axes & {*collective.mesh_axes}:
+                planned.append(collective)
+        notes.append(NoCollectives(tuple(sorted(axes)), (*sources,), (*planned,)))
+    return notes
 
 
 def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:

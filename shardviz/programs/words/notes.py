@@ -20,6 +20,7 @@ from shardviz.programs.notes import (
     KeywordForFunction,
     MeshNeeded,
     NoArrayArguments,
+    NoCollectives,
     NoDump,
     NoDumpFolder,
     NoRules,
@@ -176,6 +177,18 @@ def _same_rows(note: SameRows) -> str:
     )
 
 
+def _no_collectives(note: NoCollectives) -> str:
+    axes, lines = ", ".join(note.axes), joined(note.lines, limit=4)
+    words = f"no_collectives is in force over {axes} at {lines}."
+    if not note.planned:
+        return f"{words} The plan has no collective over them there."
+    planned = [f"{c.kind} at {c.source}" for c in note.planned]
+    return (
+        f"{words} jax checks it on Explicit axes and in a shard_map only, and the plan has"
+        f" collectives over {axes} there: {joined(planned)}."
+    )
+
+
 def _kernel_not_mapped(note: KernelNotMapped) -> str:
     specs = []
     for group in (note.in_specs, note.out_specs):
@@ -268,6 +281,7 @@ SENTENCES = {
     SumOfGradient: _sum_of_gradient,
     SumOfEquals: _sum_of_equals,
     SameRows: _same_rows,
+    NoCollectives: _no_collectives,
     KernelNotMapped: _kernel_not_mapped,
     ScalesApart: _scales_apart,
     StraddledBlocks: _straddled_blocks,
