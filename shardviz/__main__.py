@@ -39,6 +39,7 @@ from shardviz.compiled.public import compile, report
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.stages import Stages
 from shardviz.draw.public.show import text
+from shardviz.draw.terminal import styled
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
 from shardviz.programs.program import Program
@@ -222,7 +223,7 @@ def _print_program(
 def _print(value: object) -> None:
     """Prints a value as text, as wide as the terminal within limits."""
     width = shutil.get_terminal_size((100, 24)).columns
-    print(text(value, max(40, min(width, 120))))
+    print(styled(text(value, max(40, min(width, 120))), sys.stdout))
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -293,11 +294,13 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"ok": is_ok, "checks": results}, indent=2))
         return EXIT_CODES[is_ok]
-    words = {True: "ok    ", False: "BROKEN"}
-    for result in results:
-        print(f"{words[result['ok']]}  {result['check']}")
+    words, lines = {True: "ok    ", False: "BROKEN"}, []
+    # Failed checks come first.
+    for result in sorted(results, key=lambda result: result["ok"]):
+        lines.append(f"{words[result['ok']]}  {result['check']}")
         for line in result["message"].splitlines():
-            print(f"        {line}")
+            lines.append(f"        {line}")
+    print(styled("\n".join(lines), sys.stdout))
     return EXIT_CODES[is_ok]
 
 

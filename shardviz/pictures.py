@@ -47,6 +47,7 @@ from shardviz.draw.page import (
     titled,
 )
 from shardviz.draw.picture import Picture
+from shardviz.draw.terminal import fitted
 from shardviz.hardware.draw import mesh as meshes
 from shardviz.hardware.draw.targets import targets_text
 from shardviz.hardware.draw.topology import draw_topology, topology_text
@@ -221,9 +222,9 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
     """
     letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
     if hasattr(value, "_text_"):
-        return _wrap(value._text_(), letters)
+        return fitted(_wrap(value._text_(), letters), letters)
     _, write = _shown(value)
-    return write(value, letters, **options)
+    return fitted(write(value, letters, **options), letters)
 
 
 def to_html(value: Any) -> str | None:

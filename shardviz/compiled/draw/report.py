@@ -99,6 +99,8 @@ def _lines(report: Report, full: bool) -> list[str]:
         lines += explanation(large).splitlines()
     if report.error and not isinstance(report.error.cause, NeedsMoreMemory):
         lines.append(f"✗ {report.error}")
+    failed, others = _check_lines(report.checks, full)
+    lines += failed
     stages = []
     for row in _stages(report):
         stages.append(f"{row.words[0]} {row.text}")
@@ -116,7 +118,7 @@ def _lines(report: Report, full: bool) -> list[str]:
         lines += _collective_lines(collectives, full)
     if report.measured is not None:
         lines += measured_lines(report.measured, full)
-    return lines + check_lines(report.checks, full)
+    return lines + others
 
 
 def _collectives(report: Report) -> tuple[Collective, ...] | None:
@@ -227,7 +229,7 @@ def _checks(checks: Sequence[Check]) -> Picture:
 
 
 def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
-    """Lists checks, one per line.
+    """Lists checks, one per line, failed ones first.
 
     If there are many, checks that did not fail are grouped and counted.
 
@@ -239,24 +241,34 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
     >>> check_lines([*many, Check("indices", False, "A shard is missing.", array="y")])
     ['✗ y: indices: A shard is missing.', '✓ 20 of 21: indices']
     """
-    listed: list[str] = []
+    failed, others = _check_lines(checks, full)
+    return failed + others
+
+
+def _check_lines(checks: Sequence[Check], full: bool) -> tuple[list[str], list[str]]:
+    """Returns the lines of failed checks, and those of all others."""
+    failed: list[str] = []
+    others: list[str] = []
     total = Counter(check.of_any_number for check in checks)
     alike: dict[tuple[str, bool | None], list[Check]] = {}
     for check in checks:
-        if full or len(checks) <= MOST_CHECKS or check.ok is False:
-            listed.append(f"{_MARKS[check.ok]} {check.name}: {check.detail}")
+        line = f"{_MARKS[check.ok]} {check.name}: {check.detail}"
+        if check.ok is False:
+            failed.append(line)
+        elif full or len(checks) <= MOST_CHECKS:
+            others.append(line)
         else:
             alike.setdefault((check.of_any_number, check.ok), []).append(check)
     if not full:
-        listed[MOST_CHECKS:] = and_more(len(listed) - MOST_CHECKS, "failed check")
+        failed[MOST_CHECKS:] = and_more(len(failed) - MOST_CHECKS, "failed check")
     for (kind, ok), similar in alike.items():
         names = {check.of_any_array for check in similar}
         text = names.pop() if len(names) == 1 else kind
         # For undecided checks, only the first one's reason is shown.
         if ok is None:
             text += f": {similar[0].detail}"
-        listed.append(f"{_MARKS[ok]} {len(similar):,} of {total[kind]:,}: {text}")
-    return listed
+        others.append(f"{_MARKS[ok]} {len(similar):,} of {total[kind]:,}: {text}")
+    return failed, others
 
 
 def _notes(report: Report) -> list[str]:

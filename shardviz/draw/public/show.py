@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,9 +119,12 @@ def mimebundle(value: object) -> dict[str, str | bytes]:
 
     There is no PNG if matplotlib is not installed.
     """
+    from shardviz.draw.terminal import styled
     from shardviz.pictures import to_html, to_text
 
-    bundle: dict[str, str | bytes] = {"text/plain": to_text(value)}
+    # IPython in a terminal prints the text; in a notebook, stdout is no terminal.
+    text = styled(to_text(value), sys.stdout)
+    bundle: dict[str, str | bytes] = {"text/plain": text}
     if (html := to_html(value)) is not None:
         return {**bundle, "text/html": html}
     with contextlib.suppress(MissingPackage):
