@@ -194,3 +194,26 @@ def test_problems(name, severity):
     problems = result_problems(sv.audit(program), program, Target("", ""), results)
     found = [problem.severity for problem in problems if problem.code == "operands"]
     assert set(found) == ({severity} if severity else set())
+
+
+def test_specs_are_followed_through_reshapes_and_constraints():
+    def product(a, b, a_scales, b_scales):
+        a = a.reshape(ROWS, 64).reshape(1, ROWS, 64)
+        b = jax.lax.with_sharding_constraint(b, P(None, None, P.UNCONSTRAINED))
+        return matmul(a, b, a_scales, b_scales)
+
+    arrays = product_arrays(64, "single, _, data", "")
+    mesh = sv.mesh({"data": 4, "single": 1})
+    (note,) = operand_notes(sv.plan(product, *arrays, mesh=mesh))
+    assert (type(note), note.operand, note.dim) == (StraddledBlocks, 0, 2)
+
+
+def test_a_constraint_without_a_spec_is_unknown(eight_devices):
+    device = jax.sharding.SingleDeviceSharding(eight_devices[0])
+
+    def step(x, y):
+        return kernel(jax.lax.with_sharding_constraint(x, device), y, interpret=True)
+
+    plan = sv.plan(step, *ARRAYS, mesh=MESH)
+    (note,) = [note for note in plan.notes if isinstance(note, KernelNotMapped)]
+    assert note.in_specs == (None, SPLIT[1])

@@ -8,11 +8,13 @@ propagation is unknown, and an operand with an unknown spec gets no note.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from shardviz.axis_rules.libraries import spec_of
+from shardviz.axis_rules.matching import without_size_one
 from shardviz.base.backend.jax_compat import scan_counts
+from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 from shardviz.programs.backend import jaxpr_names as names
 from shardviz.programs.backend.jaxprs import (
@@ -60,7 +62,7 @@ def operand_notes(traced: Traced) -> list[Note]:
         if equation.primitive.name == _KERNEL:
             notes.append(_kernel(equation, operands, line))
         else:
-            notes += _scales(equation, operands, line, program.mesh.shape)
+            notes += _scales(equation, operands, line, program.mesh)
     return list(dict.fromkeys(notes))
 
 
@@ -91,11 +93,13 @@ def _walk(
     for equation in jaxpr.eqns:
         name, operands = equation.primitive.name, list(map(of, equation.invars))
         results: _Specs = ()
-        line = users_line(equation) or around
         if name in _NOTED:
-            yield equation, operands, line or name
+            yield equation, operands, users_line(equation) or around or name
         elif name == names.CONSTRAINT:
-            results = [spec_of(names.CONSTRAINT_SHARDING.of(equation).spec)]
+            # Other shardings have no spec, and the compiler may choose dimensions.
+            spec = getattr(names.CONSTRAINT_SHARDING.of(equation), "spec", None)
+            requested = None if spec is None else spec_of(spec)
+            results = [None if requested and requested.unconstrained else requested]
         elif name == names.RESHAPE:
             old, new = equation.invars[0], equation.outvars[0]
             shapes = array_type(old).shape, array_type(new).shape
@@ -107,6 +111,7 @@ def _walk(
         elif name != names.SHARD_MAP:
             for inner in map(plain_jaxpr, JaxprOperation(equation).inner):
                 passed = _passed(equation, inner, operands)
+                line = users_line(equation) or around
                 out = yield from _walk(inner, passed, line)
                 if name != names.SCAN and len(out) == len(equation.outvars):
                     results = out
@@ -140,10 +145,9 @@ def _like_operands(equation: JaxprEqn, operands: _Specs) -> Spec | None:
 def _reshaped(spec: Spec | None, old: Sequence[int], new: Sequence[int]) -> Spec | None:
     """Returns the spec after a reshape that splits or merges dimensions; None if unclear.
 
-    >>> _reshaped(Spec.parse("x, y"), (4, 64), (4, 2, 32)), _reshaped(
-    ...     Spec.parse("x, y"), (4, 2), (8,)
-    ... )
-    (P('x', 'y', None), None)
+    >>> split = Spec.parse("x, y")
+    >>> _reshaped(split, (4, 64), (4, 1, 2, 32)), _reshaped(split, (4, 2), (8,))
+    (P('x', None, 'y', None), None)
     """
     if spec is None or 0 in old:
         return None
@@ -154,12 +158,14 @@ def _reshaped(spec: Spec | None, old: Sequence[int], new: Sequence[int]) -> Spec
         i, j = min(i + 1, len(old)), min(j + 1, len(new))
         while (a := math.prod(old[first_old:i])) != (b := math.prod(new[first_new:j])):
             i, j = (i + 1, j) if a < b else (i, j + 1)
-        group = padded[first_old:i]
-        if any(group[1:]) or (first_new == j and any(group)):
+        # Dimensions of size 1 are not split.
+        splits = [padded[d] for d in range(first_old, i) if old[d] > 1]
+        axes = splits[0] if splits else ()
+        for size in new[first_new:j]:
+            dims.append(axes if size > 1 else ())
+            axes = axes if size == 1 else ()
+        if axes or any(splits[1:]):
             return None
-        dims += ([group[0] if group else ()] + [()] * (j - first_new - 1))[
-            : j - first_new
-        ]
     return spec.with_dims(dims)
 
 
@@ -176,7 +182,7 @@ def _kernel(equation: JaxprEqn, operands: _Specs, line: str) -> KernelNotMapped:
 
 
 def _scales(
-    equation: JaxprEqn, operands: _Specs, line: str, mesh_shape: Mapping[str, int]
+    equation: JaxprEqn, operands: _Specs, line: str, mesh: MeshSpec
 ) -> Iterator[Note]:
     """Compares the specs of both operands of a product with those of their scales."""
     for position, (spec, scale_spec) in enumerate(
@@ -186,12 +192,15 @@ def _scales(
         counts = array_type(equation.invars[position + 2]).shape
         if spec is None or len(shape) != len(counts):
             continue
-        scale_dims = None if scale_spec is None else scale_spec.padded(len(counts))
+        scale_dims = None
+        if scale_spec is not None:
+            scale_dims = without_size_one(scale_spec, mesh).padded(len(counts))
         # jax splits the operands of a scaled_matmul itself, and the scales like their
         # blocks. XLA splits those of a scaled_dot as it propagates.
         by_jax = equation.primitive.name == _SCALED_MATMUL
+        spec = without_size_one(spec, mesh)
         for dim, axes in enumerate(spec.padded(len(shape))):
-            shards = math.prod(mesh_shape[axis] for axis in axes)
+            shards = math.prod(mesh.shape[axis] for axis in axes)
             if by_jax and counts[dim] % shards and counts[dim] < shape[dim]:
                 yield StraddledBlocks(line, position, dim, counts[dim], axes, shards)
             # Copies of all scales, or of all blocks, need no communication.

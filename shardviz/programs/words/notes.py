@@ -221,8 +221,9 @@ def _straddled_blocks(note: StraddledBlocks) -> str:
         f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
         f" {_OPERANDS[note.operand]} operand has {note.blocks} blocks, and"
         f" {', '.join(note.axes)} splits it into {note.shards} shards. jax splits the"
-        " scales into as many, so devices multiply blocks with the scales of other blocks,"
-        f" and the result is wrong. Use a number of shards that divides {note.blocks}."
+        " scales into as many, so devices multiply blocks with the scales of other blocks."
+        " On CPUs the result is then wrong, without an error. Use a number of shards that"
+        f" divides {note.blocks}."
     )
 
 
