@@ -12,7 +12,7 @@ Better shardings     changes, search
 Tests and CI         expect, lock
 Moving data          reshard, restore, process_rows, movement
 Pictures and text    plot, text, explore, treescope_leaf
-Caches and targets   cached, cache, compare_meshes, targets, hosts
+Running programs     watch, cache, compare_meshes, targets, hosts
 
 The functions take jax's meshes, specs, shardings, arrays and functions as they are.
 Exercises are in `shardviz.exercises`, examples in `shardviz.gallery`.

@@ -197,8 +197,7 @@ def audit(
         table = read_rules(rules, reader)
         if grid is None:
             in_context = mesh_in_context()
-    with StageClock("audit") as clock:
-        clock("resolve")
+    with StageClock("audit", stage="resolve"):
         return _audit(
             tree,
             table,

@@ -71,6 +71,7 @@ class StageClock:
         after: seconds before anything is written.
         every: seconds from one update to the next.
         hint: added to the line; `{}` stands for the way to interrupt.
+        stage: the first stage.
 
     >>> with StageClock("step") as stage:
     ...     stage("compile")
@@ -83,10 +84,11 @@ class StageClock:
         after: float = 3.0,
         every: float = 1.0,
         hint: str = "",
+        stage: str = "",
     ) -> None:
         # Read sys.stderr at call time, because pytest and notebooks replace it.
         self._subject, self._stream = subject, stream or sys.stderr
-        self._after, self._every, self._stage = after, every, ""
+        self._after, self._every, self._stage = after, every, stage
         self._in_notebook = type(self._stream).__module__.startswith("ipykernel.")
         self._hint = hint.format("Interrupt" if self._in_notebook else "Ctrl-C")
         self._done = threading.Event()

@@ -59,9 +59,8 @@ def plan(
         return plan_module.plan_lowered(program)
     program = cast("Program | UserFunction", program)
     program = program_of(program, "plan", arrays, keywords)
-    with progress_clock(program) as clock:
-        clock("plan")
-        return build_plan.plan_program(program)
+    with progress_clock(program, "plan"):
+        return build_plan.plan_program(program, clock=progress_clock)
 
 
 def plan_for_target(program: Program, target: TargetLike) -> Plan:
@@ -71,6 +70,5 @@ def plan_for_target(program: Program, target: TargetLike) -> Plan:
     from shardviz.runs.backend.targets import lowering_platform
 
     platform = lowering_platform(target, program.mesh.size)
-    with progress_clock(program) as clock:
-        clock("plan")
-        return build_plan.plan_program(program, platform)
+    with progress_clock(program, "plan"):
+        return build_plan.plan_program(program, platform, progress_clock)

@@ -67,6 +67,10 @@ def test_a_hint_and_in_a_notebook_a_bar(stream, begins, way):
 
 SLOW = {
     "plan": (lambda program: sv.plan(program), "shardviz.plans.backend.build_plan.plan_program"),
+    "propagation, when it is read": (
+        lambda program: sv.plan(program).ops,
+        "shardviz.plans.backend.build_plan._PlanRun.after_lowering",
+    ),
     "audit": (lambda program: sv.audit(program), "shardviz.axis_rules.public._audit"),
     "stages": (
         lambda program: sv.stages(program, "cpu:1"),
@@ -94,7 +98,7 @@ def test_what_takes_long_shows_a_line_on_terminals_alone(monkeypatch, public, te
 
     monkeypatch.setattr(work, slow)
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(StageClock.__init__, "__defaults__", (None, 0.0, 1.0, ""))
+    monkeypatch.setattr(StageClock.__init__, "__defaults__", (None, 0.0, 1.0, "", ""))
     with pytest.raises(KeyboardInterrupt):
         call(program)
     assert ("audit: " in stream.getvalue() or "step: " in stream.getvalue()) == terminal

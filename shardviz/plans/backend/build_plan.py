@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from shardviz.base.backend.jax_compat import is_untested
 from shardviz.base.collective import Collective
+from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
@@ -70,7 +72,11 @@ from shardviz.programs.notes import KernelNotMapped
 from shardviz.programs.program import Program
 
 
-def plan_program(program: Program, platform: str = "") -> Plan:
+def plan_program(
+    program: Program,
+    platform: str = "",
+    clock: Callable[[Program, str], StageClock] | None = None,
+) -> Plan:
     """Plans a program; the time does not depend on the number of devices.
 
     Traces and lowers the program in the user's context. The shardings are propagated
@@ -80,6 +86,7 @@ def plan_program(program: Program, platform: str = "") -> Plan:
         program: the program to plan.
         platform: the platform to lower for, as `targets.lowering_platform` returns it;
             `""` if no target was chosen.
+        clock: returns the clock to show during a stage; None to show none.
 
     Raises:
         ProgramError: if `program` is not a Program.
@@ -105,7 +112,12 @@ def plan_program(program: Program, platform: str = "") -> Plan:
         run.fail(error)
         return run.plan
     plan = run.plan
-    return Plan.completed_when_read(plan, lambda: run.after_lowering(plan, lowered))
+
+    def complete() -> Mapping[str, object]:
+        with nullcontext() if clock is None else clock(program, "propagate"):
+            return run.after_lowering(plan, lowered)
+
+    return Plan.completed_when_read(plan, complete)
 
 
 class _PlanRun:

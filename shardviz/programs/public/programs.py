@@ -205,12 +205,12 @@ def program_of(
     return program(fn, *arrays, **keywords)
 
 
-def progress_clock(program: Program) -> StageClock:
+def progress_clock(program: Program, stage: str = "") -> StageClock:
     """Returns the progress line of a plan, compile or run; only process 0 prints it."""
     with needed_by("sv.run"):
         from shardviz.base.backend import jax_compat
     if jax_compat.process_number() == 0:
-        return StageClock(program.name)
+        return StageClock(program.name, stage=stage)
     return StageClock(program.name, stream=io.StringIO())
 
 
