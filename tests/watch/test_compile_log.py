@@ -16,6 +16,7 @@ import pytest
 import shardviz as sv
 from shardviz.base.backend.jax_compat import MISS_LOGGERS, explained_misses, trace_settings
 from shardviz.runs.backend.listening import jax_cache_events
+from tests.program.untouched import State
 
 monitoring = pytest.importorskip("jax._src.monitoring")
 
@@ -145,3 +146,26 @@ def test_messages_that_the_user_asked_for_are_shown(caplog):
         jax.jit(lambda x: x + 21)(1)
     assert [compile.reason != "" for compile in compiles] == [True]
     assert any("CACHE MISS" in record.getMessage() for record in caplog.records)
+
+
+def test_nothing_of_jax_is_replaced():
+    inside: list[Any] = []
+
+    def step(x: Any) -> Any:
+        inside.append(before and before.changed())
+        return x * 2
+
+    before = None
+    sv.watch(step)(X)
+    with sv.watch():
+        jax.jit(step)(X)
+    inside.clear()
+    before = State()
+    watched = sv.watch(step)
+    watched(X)
+    with sv.watch():
+        watched(X[:3])
+        jax.jit(lambda x: step(x))(X)
+    assert len(inside) == 3
+    assert [changed for changed in inside if changed] == []
+    assert not before.changed()

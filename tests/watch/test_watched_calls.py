@@ -194,6 +194,56 @@ def test_a_jitted_function_is_called_as_it_is():
     assert counts(watched) == [(1, 1), (1, 1)]
 
 
+DIRECT = {
+    "grad": lambda f: jax.grad(f),
+    "vmap": lambda f: jax.vmap(f, in_axes=None, axis_size=2),
+    "jit": lambda f: jax.jit(f, static_argnames="n"),
+    "checkpoint": lambda f: jax.checkpoint(f),
+    "scan": lambda f: lambda x: jax.lax.scan(lambda c, _: (c + f(x), None), 0.0, length=2),
+    "linearize": lambda f: lambda x: jax.linearize(f, x)[0],
+}
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_transformations_take_it_in_place_of_the_function(name: str):
+    def fn(x: Any, n: int = 2) -> Any:
+        return (x * n).sum()
+
+    watched, x = sv.watch(fn, static_argnames="n"), jnp.arange(4.0)
+    got, expected = DIRECT[name](watched)(x), DIRECT[name](fn)(x)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert watched.entries == ()
+
+
+def test_programs_of_a_watched_function_have_its_settings(eight_devices):
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(np.ones(8, np.float32), jax.NamedSharding(mesh, jax.P("d")))
+    watched = sv.watch(lambda x, n: (x * n).sum(), static_argnames="n")
+    assert [c.kind for c in sv.plan(watched, x, n=3).collectives] == ["all-reduce"]
+    assert sv.program(watched, x, n=3).arrays[0].shape == (8,)
+    assert watched.entries == ()
+
+
+def test_mutable_references_are_passed_on():
+    def add(ref: Any, y: Any) -> None:
+        ref[...] += y
+
+    watched, ref = sv.watch(add), jax.new_ref(jnp.ones(3))
+    watched(ref, 1.0)
+    watched(ref, 2.0)
+    np.testing.assert_array_equal(ref[...], np.full(3, 4.0))
+    assert counts(watched) == [(2, 1)]
+
+
+def test_without_jit_nothing_is_counted():
+    watched = sv.watch(lambda x: x + 1, recompiles="error")
+    watched(jnp.ones(3))
+    with jax.disable_jit():
+        watched(jnp.ones(4))
+    assert counts(watched) == [(1, 1)]
+
+
 def test_functions_of_libraries_are_watched():
     nnx = pytest.importorskip("flax.nnx")
     model = nnx.Linear(4, 4, rngs=nnx.Rngs(0))

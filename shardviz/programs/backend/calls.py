@@ -129,6 +129,8 @@ def unjitted(fn: UserFunction) -> Jitted:
             " which is made for arguments of its own. Give the function itself, or"
             " jax.jit of it; of an Exported its .call."
         )
+    if is_of(fn, "shardviz", "Watch"):
+        return unjitted(fn.jitted)  # type: ignore[attr-defined]
     if isinstance(fn, functools.partial) or is_of(fn, "equinox", "Partial"):
         return _with_bound(fn, fn.func, fn.args, fn.keywords)
     if inspect.ismethod(fn):

@@ -160,7 +160,7 @@ class Signature:
         parts = []
         for name, (aval, sharding) in self.leaves.items():
             if not isinstance(aval, ShapedArray):
-                parts.append(f"{name}: {shown(sharding)}")
+                parts.append(f"{name}: {shown(aval if sharding is None else sharding)}")
                 continue
             weak = "weak " if aval.weak_type else ""
             text = f"{name}: {weak}{aval.dtype}{list(aval.shape)}"

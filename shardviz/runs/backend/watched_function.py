@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import jax
+from jax.core import ShapedArray
 from jax.sharding import Mesh, NamedSharding
 
 from shardviz.base.backend.jax_compat import (
@@ -70,8 +71,8 @@ _MOST_FAILURES, _FAILURE_SECONDS = 16, 2.0
 _MOST_COMPARED = 64
 # Settings under which jax finds an executable again, besides the meshes.
 _SETTINGS = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion")
-# Code of a function -> signatures compiled for it, as text. It keeps no code alive.
-_COMPILED: weakref.WeakKeyDictionary[types.CodeType, set[str]] = (
+# Code of a function -> hashes of the signatures compiled for it. It keeps no code alive.
+_COMPILED: weakref.WeakKeyDictionary[types.CodeType, set[int]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -309,9 +310,8 @@ class Watch:
 
     def __call__(self, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Calls the jitted function, and counts the call."""
-        if (
-            is_tracing()
-        ):  # a transformation calls, and compiles what contains the function
+        # A transformation compiles what contains the function, and not the function.
+        if is_tracing() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self.jitted(*args, **kwargs)
         current = self._current
         outer, size = current.call, self._cache_size()
@@ -420,7 +420,7 @@ class Watch:
                 entry.compile_s += seconds["compile"]
                 code = getattr(self._fn, "__code__", None)
                 if isinstance(code, types.CodeType):
-                    _COMPILED.setdefault(code, set()).add(entry.signature)
+                    _COMPILED.setdefault(code, set()).add(hash(entry.signature))
             self._size = self._cache_size()
             if is_new and "compile" not in seconds and self._size == call.size:
                 self._unseen -= 1
@@ -478,7 +478,7 @@ class Watch:
             near = recent[index][1].entry
             return NewSignature(self.name, text, number, changes, near)
         code = getattr(self._fn, "__code__", None)
-        if isinstance(code, types.CodeType) and text in _COMPILED.get(code, ()):
+        if isinstance(code, types.CodeType) and hash(text) in _COMPILED.get(code, ()):
             return Miss(self.name, text, number, (NewFunction(self.name),))
         return Miss(self.name, text, number)
 
@@ -533,6 +533,8 @@ def _abstract(
         try:
             aval = jax.typeof(leaf)
         except TypeError:
+            return leaf
+        if not isinstance(aval, ShapedArray):  # a Ref
             return leaf
         committed = getattr(leaf, "committed", False)
         sharding = leaf.sharding if committed else None

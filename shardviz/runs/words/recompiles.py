@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardviz.base.display import Fact, sentence
@@ -15,6 +15,7 @@ from shardviz.runs.recompiles import (
     CachesCleared,
     Compile,
     CompiledAgain,
+    Difference,
     MeshComparison,
     Miss,
     NeverCompiled,
@@ -100,12 +101,26 @@ def _never_compiled(fact: NeverCompiled) -> str:
     return f"{fact.function} was never compiled."
 
 
+# A large model has hundreds of arrays, and a new mesh changes all of them.
+_MOST_LETTERS, _MOST_REASONS = 400, 6
+
+
 def _compiled(fact: Miss, reason: str) -> str:
-    return f"{fact.function} was compiled for {fact.signature}, entry {fact.entry}; {reason}."
+    signature = cut(fact.signature, _MOST_LETTERS)
+    return (
+        f"{fact.function} was compiled for {signature}, entry {fact.entry}; {reason}."
+    )
+
+
+def _reasons(differences: Sequence[Difference]) -> str:
+    sentences = [*map(sentence, differences[:_MOST_REASONS])]
+    if len(differences) > _MOST_REASONS:
+        sentences.append(f"and {len(differences) - _MOST_REASONS} more")
+    return "; ".join(sentences)
 
 
 def _miss(fact: Miss) -> str:
-    reason = "; ".join(map(sentence, fact.differences))
+    reason = _reasons(fact.differences)
     return _compiled(fact, reason or "nothing was compiled before")
 
 
@@ -116,12 +131,12 @@ def _new_signature(fact: NewSignature) -> str:
     >>> _new_signature(NewSignature("f", "(x: int32[])", 2, (change,), 1))[-72:]
     'entry 2; the nearest is entry 1: argument x: dtype float32 became int32.'
     """
-    differences = "; ".join(map(sentence, fact.differences))
+    differences = _reasons(fact.differences)
     return _compiled(fact, f"the nearest is entry {fact.nearest}: {differences}")
 
 
 def _compiled_again(fact: CompiledAgain) -> str:
-    return _compiled(fact, f"again: {'; '.join(map(sentence, fact.differences))}")
+    return _compiled(fact, f"again: {_reasons(fact.differences)}")
 
 
 def _compile(fact: Compile) -> str:
@@ -137,7 +152,7 @@ def _compile(fact: Compile) -> str:
 
 def why_compiled(row: SignatureRow) -> str:
     """Explains in a few words why a signature was compiled."""
-    reason = "; ".join(map(sentence, row.differences)) or "the first call"
+    reason = _reasons(row.differences) or "the first call"
     if row.compiles == 0:
         return f"not compiled, since jax already had it ({reason})"
     if row.compiles > 1:
