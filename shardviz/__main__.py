@@ -457,8 +457,10 @@ def _target(subject: Any, options: argparse.Namespace) -> str | None:
     """
     if options.target is None and options.own_process and isinstance(subject, Program):
         from shardviz.base.backend import jax_compat
+        from shardviz.programs.backend.devices import MOST_SIMULATED
 
-        if jax_compat.start_cpus(subject.mesh.size):
+        count = subject.mesh.size
+        if count <= MOST_SIMULATED and jax_compat.start_cpus(count):
             return "attached"
     return options.target
 

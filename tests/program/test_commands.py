@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -32,6 +34,9 @@ def step():
     x = sv.array("x", (16, 64), "batch embed")
     return sv.program(jnp.dot, x, w, mesh="data=4, model=2",
                       rules=[("batch", "data"), ("embed", "model")], name="step")
+
+def large():
+    return sv.program(jnp.sin, sv.array("x", (4096,), spec="data"), mesh="data=4096")
 
 def refused():
     return sv.program(jnp.dot, sv.array("x", (3, 4)), sv.array("y", (5, 6)), mesh="data=1")
@@ -287,6 +292,22 @@ def test_a_command_compiles_in_its_own_process_unless_jax_has_started(here, firs
     code, *pids, devices = last.split()
     assert (code, devices) == ("1", "1" if first else "8")
     assert (pids == ["()"]) == (not first)
+
+
+def test_a_mesh_too_large_to_simulate_is_one_sentence_and_two(here):
+    done = subprocess.run(
+        [sys.executable, "-m", "shardviz", "check", "my_train:large", "--no", "all-gather"],
+        env={**os.environ, "PYTHONPATH": f"{Path(sv.__file__).parents[1]}:{here}"},
+        cwd=here, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "4,096" in done.stderr.splitlines()[-1]
+
+
+def test_the_command_is_installed():
+    project = tomllib.loads((Path(sv.__file__).parents[1] / "pyproject.toml").read_text())
+    module, _, name = project["project"]["scripts"]["shardviz"].partition(":")
+    assert getattr(importlib.import_module(module), name)
 
 
 def test_the_doctor_says_what_works(capsys):
