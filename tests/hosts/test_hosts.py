@@ -13,6 +13,7 @@ import pytest
 import shardviz as sv
 from shardviz.base.errors import MeshError
 from shardviz.compiled.checks import IdleProcesses, OutputsStay
+from shardviz.compiled.measured import NotMeasured
 from shardviz.runs.backend.hosts import run
 from tests.docs.pages import says, spelled
 from tests.hosts.programs import AXES, CASES, QUICK, orders, wrong
@@ -50,6 +51,13 @@ def test_values_and_boxes_are_right_on_every_process(two, name, order):
     report = sv.run(case.program(orders(two.device_ids)[order]), *values, target=two)
     assert wrong(case, report, values) == []
     assert [p.rank for p in report.processes] == [0, 1]
+
+
+def test_several_processes_run_without_a_profile(two):
+    program = sv.program(total, X, mesh=two.mesh(data=4, model=2))
+    report = sv.run(program, target=two, measure=True)
+    assert (report.ok, report.measured) == (True, None)
+    assert NotMeasured("hosts") in report.notes
 
 
 TOO_FEW_ROWS = """
