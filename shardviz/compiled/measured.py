@@ -64,10 +64,10 @@ class MeasuredRow(Fact):
 
     name: str
     part: str
-    seconds: float
-    fastest: float
-    slowest: float
-    runs: float
+    seconds: float = 0.0
+    fastest: float = 0.0
+    slowest: float = 0.0
+    runs: float = 0.0
     at: float = 0.0
     hidden: float | None = None
     least: float | None = None
@@ -121,14 +121,14 @@ class Measured(Displayed, Fact):
 
         Rows without a least time come last, longest first.
         """
-        return tuple(
-            sorted(
-                self.rows, key=lambda r: (r.difference is None, -(r.difference or 0))
-            )
-        )
+        return tuple(sorted(self.rows, key=_by_difference))
 
     def __repr__(self) -> str:
         return f"Measured({self})"
+
+
+def _by_difference(row: MeasuredRow) -> tuple[bool, float]:
+    return row.difference is None, -(row.difference or 0.0)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def measured(
         calls: the number of calls in the profile.
     """
     names = _Names(module, collectives)
-    by_row: dict[_Key, dict[int, dict[str, _Intervals]]] = {}
+    by_row: dict[MeasuredRow, dict[int, dict[str, _Intervals]]] = {}
     unjoined: dict[int, _Intervals] = {}
     begun: dict[int, int] = {}
     events = [event for event in events if event.device in devices]
@@ -175,7 +175,7 @@ def measured(
         begun[device] = min(begun.get(device, event.start), event.start)
     if not by_row:
         return NotMeasured("no events")
-    unions: dict[_Key, dict[int, _Intervals]] = {}
+    unions: dict[MeasuredRow, dict[int, _Intervals]] = {}
     work: dict[int, _Intervals] = {
         device: [*times] for device, times in unjoined.items()
     }
@@ -183,7 +183,7 @@ def measured(
         for device, times in on_devices.items():
             union = _union(names.executions(times))
             unions.setdefault(key, {})[device] = union
-            if isinstance(key, _Operations):
+            if key.part == "op":
                 work.setdefault(device, []).extend(union)
     work = {device: _union(intervals) for device, intervals in work.items()}
     rows: list[MeasuredRow] = []
@@ -191,7 +191,7 @@ def measured(
         count = 0
         for times in by_row[key].values():
             count += max(map(len, times.values()))
-        row = _row(key, union, work, begun, calls)
+        row = _timed(key, union, work, begun, calls)
         runs = count / calls / len(by_row[key])
         instructions = sorted(
             {name for times in by_row[key].values() for name in times}
@@ -209,26 +209,6 @@ def measured(
     return Measured(tuple(rows), calls, busy, exposed, joined / max(total, 1))
 
 
-@dataclass(frozen=True)
-class _OfCollective:
-    """The key of a collective's row: its number, or the kind of an unknown one."""
-
-    number: int
-    name: str
-    source: str
-
-
-@dataclass(frozen=True)
-class _Operations:
-    """The key of an operation's row."""
-
-    ops: tuple[_Operation, ...]
-    opcode: str = ""
-
-
-_Key: TypeAlias = _OfCollective | _Operations
-
-
 class _Names:
     """The instructions of a module by name, and the row of each."""
 
@@ -237,7 +217,7 @@ class _Names:
         for computation in module.computations:
             for instruction in computation.instructions:
                 self.instructions[instruction.name] = instruction
-        self._collectives: dict[str, _Key] = {}
+        self._collectives: dict[str, MeasuredRow] = {}
         # The end of an asynchronous operation -> its start.
         self._start_of: dict[str, str] = {}
         for instruction in self.instructions.values():
@@ -245,29 +225,31 @@ class _Names:
             if opcode.endswith("-done") and instruction.operands:
                 self._start_of[instruction.name] = instruction.operands[0].name
         for number, collective in enumerate(collectives):
-            key = _OfCollective(number, collective.name_with_axes, collective.source)
+            name, source = collective.name_with_axes, collective.source
+            key = MeasuredRow(name, "collective", collective=number, source=source)
             if collective.name in self.instructions:
                 for instruction in _hosts(self.instructions[collective.name]):
                     self._collectives[instruction.name] = key
 
-    def key(self, instruction: Instruction) -> _Key:
-        """Returns the key of an instruction's row."""
+    def key(self, instruction: Instruction) -> MeasuredRow:
+        """Returns the row that an instruction belongs to, without its times."""
         name = self._start_of.get(instruction.name, instruction.name)
         if name in self._collectives:
             return self._collectives[name]
+        source = instruction.source.source
         if instruction.kind:
-            source = instruction.source.source
-            return _OfCollective(-1, instruction.kind, source)
-        products: dict[_Operation, None] = {}
+            return MeasuredRow(instruction.kind, "collective", source=source)
+        ops: dict[_Operation, None] = {}
         for inner in _inside(instruction):
             if inner.opcode in _PRODUCTS and inner.op:
-                products[inner.op, inner.source.source] = None
-        if products:
-            return _Operations(tuple(products))
-        if instruction.op:
-            return _Operations(((instruction.op, instruction.source.source),))
+                ops[inner.op, inner.source.source] = None
+        if not ops and instruction.op:
+            ops[instruction.op, source] = None
         # Copies that the compiler adds belong to no operation of the program.
-        return _Operations((), instruction.opcode)
+        names = dict.fromkeys(op.rpartition("/")[2] for op, _ in ops)
+        name = ", ".join(names) or instruction.opcode
+        source = next((source for _, source in ops), "")
+        return MeasuredRow(name, "op", ops=tuple(ops), source=source)
 
     def executions(self, times: Mapping[str, _Intervals]) -> Iterator[tuple[int, int]]:
         """Yields the intervals of a row's executions on one device.
@@ -313,47 +295,31 @@ def _contains(instruction: Instruction, running: set[str]) -> bool:
     return False
 
 
-def _row(
-    key: _Key,
+def _timed(
+    row: MeasuredRow,
     union: Mapping[int, _Intervals],
     work: Mapping[int, _Intervals],
     begun: Mapping[int, int],
     calls: int,
 ) -> MeasuredRow:
+    """Returns a row with its times, from its intervals on each device."""
     seconds, hidden, at = [], [], []
     # A device that runs nothing of this row took no time.
     for device, start in begun.items():
         intervals = union.get(device, [])
         length = _length(intervals)
         seconds.append(length / calls / _PER_SECOND)
-        if intervals:
-            at.append((intervals[0][0] - start) / _PER_SECOND)
         if length:
-            covered = _overlap(intervals, work.get(device, []))
-            hidden.append(covered / length)
-    row = MeasuredRow(
-        name="",
-        part="op",
+            at.append((intervals[0][0] - start) / _PER_SECOND)
+            hidden.append(_overlap(intervals, work.get(device, [])) / length)
+    return replace(
+        row,
         seconds=statistics.median(seconds),
         fastest=min(seconds),
         slowest=max(seconds),
-        runs=0.0,
-        at=min(at),
+        at=min(at, default=0.0),
+        hidden=statistics.median(hidden or [0.0]) if row.part != "op" else None,
     )
-    if isinstance(key, _OfCollective):
-        share = statistics.median(hidden) if hidden else 0.0
-        return replace(
-            row,
-            name=key.name,
-            part="collective",
-            hidden=share,
-            collective=key.number,
-            source=key.source,
-        )
-    if not key.ops:
-        return replace(row, name=key.opcode)
-    names = dict.fromkeys(op.rpartition("/")[2] for op, _ in key.ops)
-    return replace(row, name=", ".join(names), ops=key.ops, source=key.ops[0][1])
 
 
 def _union(intervals: Iterable[tuple[int, int]]) -> _Intervals:

@@ -381,10 +381,10 @@ def _without_topology(collective: Collective, chip: Chip) -> LinkTime:
     latency = chip.hop_latency
     if collective.definition.route is Route.RINGS:
         latency = chip.collective_latency or latency
-    if not sent or chip.link_bandwidth is None:
-        return LinkTime(
-            name, None if sent is None or not chip.link_bandwidth else 0.0, 0.0
-        )
+    if sent is None or chip.link_bandwidth is None:
+        return LinkTime(name, None, None)
+    if not sent:  # groups of one device
+        return LinkTime(name, 0.0, 0.0)
     seconds = sent / (chip.link_bandwidth * max(1, chip.ici_links))
     return LinkTime(name, seconds + (latency or 0.0), latency)
 

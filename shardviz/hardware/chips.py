@@ -180,6 +180,16 @@ def _values_and_sources(
     return values, cited
 
 
+# The smallest published latencies, so that times stay lower bounds; the same for all
+# chips of a platform unless a chip names its own. The scaling book:
+# "typically around 1us" for each hop. NCCL's model has a latency for each algorithm and
+# protocol: a step takes 0.6 µs on NVLink and 2.7 µs on the network (ring, LL). A whole
+# collective takes 4.5 µs before Blackwell (its kernels for symmetric memory, LL), and
+# 6.6 µs on Blackwell (ring, LL).
+_ICI_HOP = (1e-6, "book-sharding")
+_NVLINK_STEP, _NETWORK_STEP = (0.6e-6, "nccl"), (2.7e-6, "nccl")
+
+
 # Figures have no defaults in these functions, so that none can be forgotten.
 def _tpu(
     name: str,
@@ -196,8 +206,6 @@ def _tpu(
     peak_int8: Figure,
     link_bandwidth: Figure,
     network_bandwidth: Figure,
-    hop_latency: Figure,
-    network_latency: Figure,
     devices: int = 1,
     libtpu_name: str = "",
     libtpu_config: str = "",
@@ -217,8 +225,7 @@ def _tpu(
             "peak_int8": peak_int8,
             "link_bandwidth": link_bandwidth,
             "network_bandwidth": network_bandwidth,
-            "hop_latency": hop_latency,
-            "network_latency": network_latency,
+            "hop_latency": _ICI_HOP,
         }
     )
     traits = {
@@ -245,8 +252,6 @@ def _gpu(
     peak_int8: Figure,
     link_bandwidth: Figure,
     network_bandwidth: Figure,
-    hop_latency: Figure,
-    network_latency: Figure,
     collective_latency: Figure,
 ) -> Chip:
     """Creates a GPU: eight per host, with the memory size that its driver reports."""
@@ -258,8 +263,8 @@ def _gpu(
             "peak_int8": peak_int8,
             "link_bandwidth": link_bandwidth,
             "network_bandwidth": network_bandwidth,
-            "hop_latency": hop_latency,
-            "network_latency": network_latency,
+            "hop_latency": _NVLINK_STEP,
+            "network_latency": _NETWORK_STEP,
             "collective_latency": collective_latency,
         }
     )
@@ -307,14 +312,6 @@ _H200 = _driver("NVIDIA H200 141GB HBM3e", 132, 128, 4800000000000, 52428800, 1.
 _B200 = _driver("NVIDIA B200", 148, 128, 7672320000000, 132644864, 1.965, 191514411008,
                 10, 0, *_ACCELERATED)  # fmt: skip
 
-# The smallest published latencies, so that times stay lower bounds. The scaling book:
-# "typically around 1us" for each hop. NCCL's model has a latency for each algorithm and
-# protocol: a step takes 0.6 µs on NVLink and 2.7 µs on the network (ring, LL). A whole
-# collective takes 4.5 µs before Blackwell (its kernels for symmetric memory, LL), and
-# 6.6 µs on Blackwell (ring, LL).
-_ICI_HOP = (1e-6, "book-sharding")
-_NVLINK_STEP, _NETWORK_STEP = (0.6e-6, "nccl"), (2.7e-6, "nccl")
-
 _CHIPS = (
     _tpu(
         "v2",
@@ -331,8 +328,6 @@ _CHIPS = (
         peak_int8=NOT_PUBLISHED,
         link_bandwidth=NOT_PUBLISHED,
         network_bandwidth=NOT_PUBLISHED,
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v3",
@@ -349,8 +344,6 @@ _CHIPS = (
         peak_int8=NOT_PUBLISHED,
         link_bandwidth=(1e11, "book-tpus"),
         network_bandwidth=NOT_PUBLISHED,
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v4",
@@ -368,8 +361,6 @@ _CHIPS = (
         link_bandwidth=(4.5e10, "book-tpus"),
         # 2.5e10 per host of 4 chips.
         network_bandwidth=(6.25e9, "book-tpus"),
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v5e",
@@ -388,8 +379,6 @@ _CHIPS = (
         link_bandwidth=(5e10, "google-v5e"),
         # 2 x 100 Gbit/s per host of 8 chips.
         network_bandwidth=(3.125e9, "google-v6e"),
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v5p",
@@ -407,8 +396,6 @@ _CHIPS = (
         link_bandwidth=(1e11, "google-v5p"),
         # 50 Gbit/s per chip.
         network_bandwidth=(6.25e9, "google-v5p"),
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "v6e",
@@ -427,8 +414,6 @@ _CHIPS = (
         link_bandwidth=(1e11, "google-v6e"),
         # 100 Gbit/s per chip.
         network_bandwidth=(1.25e10, "google-7x"),
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _tpu(
         "7x",
@@ -450,8 +435,6 @@ _CHIPS = (
         link_bandwidth=(1e11, "google-7x"),
         # 100 Gbit/s per chip.
         network_bandwidth=(1.25e10, "google-7x"),
-        hop_latency=_ICI_HOP,
-        network_latency=NOT_PUBLISHED,
     ),
     _gpu(
         "a100",
@@ -464,8 +447,6 @@ _CHIPS = (
         link_bandwidth=(300e9, "book-gpus"),
         # One adapter of 200 Gbit/s per GPU.
         network_bandwidth=(25e9, "nvidia-dgx-a100"),
-        hop_latency=_NVLINK_STEP,
-        network_latency=_NETWORK_STEP,
         collective_latency=(4.5e-6, "nccl"),
     ),
     _gpu(
@@ -479,8 +460,6 @@ _CHIPS = (
         link_bandwidth=(450e9, "book-gpus"),
         # One adapter of 400 Gbit/s per GPU.
         network_bandwidth=(50e9, "book-gpus"),
-        hop_latency=_NVLINK_STEP,
-        network_latency=_NETWORK_STEP,
         collective_latency=(4.5e-6, "nccl"),
     ),
     _gpu(
@@ -493,8 +472,6 @@ _CHIPS = (
         peak_int8=(1978.9e12, "nvidia-h200"),
         link_bandwidth=(450e9, "book-gpus"),
         network_bandwidth=(50e9, "book-gpus"),
-        hop_latency=_NVLINK_STEP,
-        network_latency=_NETWORK_STEP,
         collective_latency=(4.5e-6, "nccl"),
     ),
     _gpu(
@@ -507,8 +484,6 @@ _CHIPS = (
         peak_int8=(4500e12, "nvidia-b200"),
         link_bandwidth=(900e9, "book-gpus"),
         network_bandwidth=(50e9, "book-gpus"),
-        hop_latency=_NVLINK_STEP,
-        network_latency=_NETWORK_STEP,
         collective_latency=(6.6e-6, "nccl"),
     ),
 )

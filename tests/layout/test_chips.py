@@ -37,9 +37,8 @@ TRAITS = {
     "gpu": {"driver": CHIPS["h100"].gpu},
 }
 ENTRIES = {
-    "tpu": dict.fromkeys(("hbm_bytes", *GPU_FIGURES, *LATENCIES), (1, "xla"))
-    | {"pod": ((8, 8), "xla")},
-    "gpu": dict.fromkeys((*GPU_FIGURES, *LATENCIES, "collective_latency"), (1, "xla")),
+    "tpu": dict.fromkeys(("hbm_bytes", *GPU_FIGURES), (1, "xla")) | {"pod": ((8, 8), "xla")},
+    "gpu": dict.fromkeys((*GPU_FIGURES, "collective_latency"), (1, "xla")),
 }
 MAKERS = {"tpu": chips._tpu, "gpu": chips._gpu}
 
