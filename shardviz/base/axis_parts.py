@@ -42,7 +42,7 @@ def axis_size(axis: str, mesh: MeshSpec) -> int:
     >>> axis_size("data", make_mesh(data=8)), axis_size("data:(2)4", make_mesh(data=8))
     (8, 4)
     """
-    part = _PART.search(axis)
+    part = _PART.search(axis) if ":" in axis else None
     return int(part[2]) if part else mesh.require_axis(axis)
 
 
@@ -73,5 +73,8 @@ def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int
     (3, 6)
     """
     # If the spec is shorter than the shape, the remaining dimensions are not split.
-    counts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
-    return tuple(-(-size // count) for size, count in zip(shape, counts, strict=False))
+    sizes = list(shape)
+    for dim, axes in enumerate(spec.dims[: len(shape)]):
+        if axes:
+            sizes[dim] = -(-sizes[dim] // group_size(axes, mesh))
+    return tuple(sizes)

@@ -66,6 +66,8 @@ GOALS = ("memory", "types", "explicit")
 _PLANNED_OPERATIONS = 60_000
 _LEAST_PLANNED = 12
 _MOST_PARTITIONED = 16
+# Of the trials whose plans promise nothing, the most that are partitioned.
+_LEAST_PARTITIONED = 4
 _MOST_COMPILED = 8
 _MOST_PROPOSED = 5
 _MOST_REFUSED = 12
@@ -186,7 +188,11 @@ def _plan(
         is_bad = trial.plan.error is not None or sent >= _sent(before)
         rank = (is_bad, is_left, sent, proposal.distance)
         planned.append(_RankedTrial(proposal, trial, rank))
-    return sorted(planned, key=lambda ranked: ranked.rank)[:_MOST_PARTITIONED]
+    planned.sort(key=lambda ranked: ranked.rank)
+    # The others send no less, and keep the collective. The partitioner rarely disagrees.
+    promising = sum(not (trial.rank[0] and trial.rank[1]) for trial in planned)
+    count = min(max(promising, _LEAST_PARTITIONED), _MOST_PARTITIONED)
+    return planned[:count]
 
 
 def _partition(

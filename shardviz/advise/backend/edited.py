@@ -110,7 +110,6 @@ def with_constrained_value(jaxpr: Any, edit: ConstrainValue, mesh: MeshSpec) -> 
     """Returns a jaxpr with the edit's constraint at every occurrence of its value."""
     # `edit.places` numbers the equations that have the edit's line and operation.
     operands, numbers = dict(edit.places), itertools.count()
-    line_and_operation = (edit.source, edit.operation)
 
     def changed(body: Any) -> Any:
         # Like jax, constrain a cotangent once even if several equations read it, such
@@ -119,9 +118,9 @@ def with_constrained_value(jaxpr: Any, edit: ConstrainValue, mesh: MeshSpec) -> 
 
         def change(equation: Any) -> list[Any]:
             number = -1
-            if (users_line(equation), operation_name(equation)) == line_and_operation:
-                if equation.outvars:
-                    number = next(numbers)
+            is_named = operation_name(equation) == edit.operation and equation.outvars
+            if is_named and users_line(equation) == edit.source:
+                number = next(numbers)
             if equation.primitive.name not in _MANUAL:
                 equation = with_inner(equation, changed)
             if number not in operands:

@@ -56,7 +56,10 @@ from shardviz.runs.backend.rounding import Comparison
 from shardviz.runs.cache import ExecutableCache, cache
 
 # The program of a quick compile is never run, so XLA need not optimise it.
-_QUICK = {"xla_backend_optimization_level": 0}
+_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
+if jax.__version_info__ < (0, 11):
+    # The older emitters compile three times faster. Newer versions lack them.
+    _QUICK["xla_cpu_use_fusion_emitters"] = False
 # Values of larger programs are not compared: bytes of all arguments, number of devices,
 # and FLOPs plus bytes of one run over all devices.
 _MOST_COMPARED = 256 << 20
@@ -375,7 +378,8 @@ class Trials:
             planned = program.replace(mesh=mesh)
             if is_original and _is_auto(mesh):
                 planned = self._with_function_of(planned, self._traced_on(mesh))
-            self._plans[key] = program, plan_program(planned)
+            # On Python 3.11, recording calls takes as long as the trace.
+            self._plans[key] = program, plan_program(planned, records_calls=False)
         return self._plans[key][1]
 
     def quick(self, program: Program) -> Program:

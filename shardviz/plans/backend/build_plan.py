@@ -76,6 +76,7 @@ def plan_program(
     program: Program,
     platform: str = "",
     clock: Callable[[Program, str], StageClock] | None = None,
+    records_calls: bool = True,
 ) -> Plan:
     """Plans a program; the time does not depend on the number of devices.
 
@@ -87,6 +88,7 @@ def plan_program(
         platform: the platform to lower for, as `targets.lowering_platform` returns it;
             `""` if no target was chosen.
         clock: returns the clock to show during a stage; None to show none.
+        records_calls: whether to record the program's constraint calls.
 
     Raises:
         ProgramError: if `program` is not a Program.
@@ -105,7 +107,7 @@ def plan_program(
             "What is planned is a program, made by sv.program(fn, ...); got"
             f" {shown(program)}."
         )
-    run = _PlanRun(program, platform)
+    run = _PlanRun(program, platform, records_calls)
     try:
         lowered = run.lowered()
     except Exception as error:  # noqa: BLE001  a user's function may raise anything
@@ -123,8 +125,9 @@ def plan_program(
 class _PlanRun:
     """Runs the stages of planning one program, and records the current stage."""
 
-    def __init__(self, program: Program, platform: str) -> None:
+    def __init__(self, program: Program, platform: str, records_calls: bool) -> None:
         self.program, self.platform = program, platform
+        self.records_calls = records_calls
         self.plan = Plan(program.name, program.mesh, notes=program.notes, of=program)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
@@ -180,7 +183,9 @@ class _PlanRun:
         self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))
 
     def _trace(self) -> Traced:
-        """Traces the program; records its constraint calls even if tracing fails."""
+        """Traces the program; the plan has its constraint calls even if that fails."""
+        if not self.records_calls:
+            return trace(self.program, self.mesh)
         with recorded_calls() as self.calls:
             try:
                 return trace(self.program, self.mesh)
