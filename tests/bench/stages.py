@@ -28,6 +28,10 @@ COMPILED = 64  # simulated devices of the compile that the plan is compared with
 FLAT, DUMP = 2.0, 0.05
 # Python 3.11 has only hooks that are called for every function there is.
 RECORDED = 2.0 if hasattr(sys, "monitoring") else 3.0
+# A plan against jax's own trace and lower: `sv.plan` alone, with layers in a scan or in a list, and
+# with all of its values read.
+PLANNED, PLANNED_SCAN = (2.0, 1.6) if hasattr(sys, "monitoring") else (3.0, 2.5)
+READ = 8.0
 DESCRIBED = "tpu:v5e:4x4"
 ROUNDS = 7
 
@@ -87,18 +91,27 @@ def _described_row(table: Table, name: str, program: Any) -> None:
 
 
 def layers() -> int:
-    """The plan of a train step of 32 layers, beside what jax itself takes to trace and lower it."""
-    from tests.stages.train_step import train_program
+    """Plans of train steps, beside what jax itself takes to trace and lower them."""
+    from tests.stages.train_step import LAYERS, of_equal_layers, train_program
 
-    program = train_program()
-    # Processor time, the least of each: a thread does it all, and other load only makes it slower.
-    found = _in_turn({0: _planner(program, time.thread_time), 1: _tracer(program)})
-    total, jaxs = found[0], found[1]
+    programs = {
+        "a list": (train_program(), PLANNED),
+        "a list, checkpointed": (of_equal_layers(in_scan=False), PLANNED),
+        "a scan, checkpointed": (of_equal_layers(in_scan=True), PLANNED_SCAN),
+    }
     table = Table()
-    table.row("train step of 32 layers: plan", "", text(total), True)
-    table.row("train step of 32 layers: jax's own trace and lower", "", text(jaxs), True)
-    what = "train step of 32 layers: the rest of the plan against jax's own"
-    table.at_most(what, 1.0, total - jaxs, jaxs)
+    for way, (program, ratio) in programs.items():
+        # Processor time, the least of each: a thread does it all, and other load slows it.
+        runs = {
+            0: _planner(program, time.thread_time, read=False),
+            1: _planner(program, time.thread_time),
+            2: _tracer(program),
+        }
+        unread, total, jaxs = _in_turn(runs, rounds=3).values()
+        name = f"train step of {LAYERS} layers in {way}"
+        table.row(f"{name}: jax's own trace and lower", "", text(jaxs), True)
+        table.at_most(f"{name}: sv.plan against jax's own", ratio, unread, jaxs)
+        table.at_most(f"{name}: with all values read", READ, total, jaxs)
     return table.missed
 
 
@@ -172,12 +185,16 @@ def _program(name: str, data: int, model: int) -> Any:
     return program.replace(mesh=make_mesh(data=data, model=model), arrays=arrays)
 
 
-def _planner(program: Any, clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
+def _planner(
+    program: Any, clock: Callable[[], float] = time.perf_counter, read: bool = True
+) -> Callable[[], float]:
     from shardviz.plans.backend.build_plan import plan_program
 
     def run() -> float:
         begun = clock()
         plan = plan_program(program)
+        if read:  # propagates
+            assert plan.ok, plan.error
         seconds = clock() - begun
         assert plan.ok, plan.error
         return seconds

@@ -88,3 +88,37 @@ def train_program(layers: int = LAYERS) -> Program:
 
 def _array(shape: tuple[int, ...], spec: str) -> ArraySpec:
     return ArraySpec("w", shape, spec=Spec.parse(spec))
+
+
+def of_equal_layers(in_scan: bool, layers: int = LAYERS) -> Program:
+    """The step with checkpointed layers of one function, in a scan or in a Python loop."""
+
+    def loss(params: dict[str, Any], tokens: Any) -> Any:
+        # A new function, since jax keeps what it traced by function.
+        @jax.checkpoint
+        def block(x: Any, layer: dict[str, Any]) -> Any:
+            x = x + attention(norm(x, layer["norm_1"]), layer)
+            return x + mlp(norm(x, layer["norm_2"]), layer)
+
+        x = params["embedding"][tokens]
+        if in_scan:
+            x, _ = jax.lax.scan(lambda x, layer: (block(x, layer), None), x, params["blocks"])
+        else:
+            for layer in params["blocks"]:
+                x = block(x, layer)
+        logits = jnp.einsum("bte,ve->btv", x, params["embedding"])
+        return -jnp.mean(jax.nn.log_softmax(logits))
+
+    def step(params: dict[str, Any], mu: Any, nu: Any, tokens: Any) -> Any:
+        gradients = jax.grad(loss)(params, tokens)
+        updated = jax.tree.map(update, params, gradients, mu, nu)
+        return jax.tree.transpose(jax.tree.structure(params), None, updated)
+
+    blocks: Any = [{name: _array(*row) for name, row in LAYER.items()} for _ in range(layers)]
+    if in_scan:
+        blocks = {}
+        for name, (shape, spec) in LAYER.items():
+            blocks[name] = _array((layers, *shape), f"None, {spec}" if spec else "")
+    params = {"embedding": _array((VOCAB, EMBED), "model"), "blocks": blocks}
+    tokens = ArraySpec("tokens", (BATCH, LENGTH), dtype="int32", spec=Spec.parse("data"))
+    return sv.program(step, params, params, params, tokens, mesh=make_mesh(data=4, model=2))

@@ -62,12 +62,10 @@ from shardviz.runs.cache import cache
 
 #: Goals that `find_changes` accepts in place of a collective.
 GOALS = ("memory", "types", "explicit")
-# The most operations in all plans together.
-_PLANNED_OPERATIONS = 60_000
+# The most operations in all plans, and in all partitioned programs, together.
+_PLANNED_OPERATIONS, _PARTITIONED_OPERATIONS = 30_000, 8_000
 _LEAST_PLANNED = 12
-_MOST_PARTITIONED = 16
-# Of the trials whose plans promise nothing, the most that are partitioned.
-_LEAST_PARTITIONED = 4
+_LEAST_PARTITIONED, _MOST_PARTITIONED = 4, 16
 _MOST_COMPILED = 8
 _MOST_PROPOSED = 5
 _MOST_REFUSED = 12
@@ -141,10 +139,16 @@ def find_changes(
     unwanted = UnwantedCollective(
         trials, _as_partitioned(collective, collectives), plan
     )
-    most_planned = _PLANNED_OPERATIONS // max(len(plan.ops), 1)
-    limits = {PLAN: max(_LEAST_PLANNED, most_planned)}
-    limits |= {PARTITION: _MOST_PARTITIONED, COMPILE: _MOST_COMPILED}
-    trials.budget = Budget(limits)
+    operations = max(len(plan.ops), 1)
+    most_planned = max(_LEAST_PLANNED, _PLANNED_OPERATIONS // operations)
+    most_partitioned = max(_LEAST_PARTITIONED, _PARTITIONED_OPERATIONS // operations)
+    trials.budget = Budget(
+        {
+            PLAN: most_planned,
+            PARTITION: min(_MOST_PARTITIONED, most_partitioned),
+            COMPILE: _MOST_COMPILED,
+        }
+    )
     refused: list[Refusal] = []
     by_subject: dict[tuple[str, ...], Candidate] = {}
     reordered: list[Candidate] = []

@@ -130,16 +130,20 @@ class _Watch:
 def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
     """Watches calls with the profiler hook, on Python 3.11."""
     by_code = watch.by_code
+    running = set[int]()  # ids of the frames of watched functions
 
-    # Python calls this for every function, so unwatched ones must cost almost nothing.
+    # Python calls this twice for every function, and for those written in C, so others
+    # must cost almost nothing. Reading a frame's code takes longest.
     def profile(frame: FrameType, event: str, value: object) -> None:
-        if id(frame.f_code) not in by_code:
-            return
         if event == "call":
-            watch.started(frame)
-        # `value` is None only if the function raised: no watched function returns None.
-        elif event == "return" and value is not None:
-            watch.returned(frame, value)
+            if id(frame.f_code) in by_code:
+                running.add(id(frame))
+                watch.started(frame)
+        elif running and event == "return" and id(frame) in running:
+            running.remove(id(frame))
+            # None only if the function raised: no watched function returns None.
+            if value is not None:
+                watch.returned(frame, value)
 
     before = sys.getprofile()
     # Our own hook is already set if a plan is made while another plan is traced. It is
