@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import io_callback
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -86,7 +87,7 @@ def test_a_program_for_one_device_has_one_axis():
 def values(plan: Plan) -> list[tuple[object, ...]]:
     facts = []
     for op in plan.ops:
-        origins = sorted(map(str, op.origins.values()))
+        origins = tuple(sorted(map(str, op.origins.values())))
         # The line of a constant may be that of the call.
         source = op.source if op.opcode != "constant" else ""
         facts.append((op.name, op.kind, op.shape, op.dtype, op.spec, origins, source))
@@ -142,6 +143,26 @@ def test_the_stages_after_a_lowered_are_unknown_and_it_is_shown_as_its_report():
     sv.plot(lowered)
     with pytest.raises(sv.ShardvizError, match=r"sv\.report"):
         sv.explore(lowered)
+
+
+def test_an_ordered_effect_is_no_result(mesh: Mesh):
+    def logged(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((), "float32")
+        total = io_callback(lambda total: total, shape, x.sum(), ordered=True)
+        return x * 2, total
+
+    array = jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, P("data")))
+    lowered = jax.jit(logged).lower(array)
+    planned, report = sv.plan(logged, array), sv.report(lowered)
+    assert report.error is None
+    assert report.plan is not None
+    for_tokens = [value for value in values(planned) if value[3] == "token"]
+    assert for_tokens
+    assert set(values(report.plan)) == set(values(planned))
+    assert list(report.out_layouts) == ["output[0]", "output[1]"]
+    compiled = sv.report(lowered.compile())
+    assert list(compiled.in_layouts) == ["x"]
+    assert compiled.ok
 
 
 def test_two_meshes_are_refused():

@@ -17,7 +17,12 @@ from shardviz.base.format import listed
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend import pipeline
-from shardviz.plans.backend.attributes import AttributeCache, named_attribute, value_of
+from shardviz.plans.backend.attributes import (
+    AttributeCache,
+    named_attribute,
+    parse_tensor,
+    value_of,
+)
 from shardviz.plans.backend.before_propagation import functions_of, operations_in
 from shardviz.plans.backend.build_plan import estimated, notes_on_values
 from shardviz.plans.backend.lowering import choose_passes
@@ -103,18 +108,25 @@ def _propagated(plan: Plan, module: Any, selection: PassSelection) -> Plan:
         main = functions_of(module.operation)["main"]
         arguments: list[str] = []
         requested: dict[str, Spec] = {}
+        types = main.attributes["function_type"].value
         for number, path in enumerate(argument_names(copy, attributes)):
-            arguments.append(name_of_path(path or f"argument[{number}]"))
+            # The reader names the token of an effect.
+            if path or parse_tensor(str(types.inputs[number])) is not None:
+                path = name_of_path(path or f"argument[{number}]")
+            arguments.append(path)
             sharding = named_attribute(main, ARGUMENT_ATTRIBUTES, number)
             for spec in attributes.specs_of(sharding):
                 requested[arguments[-1]] = spec
-        results, count = [], len(main.attributes["function_type"].value.results)
-        for number in range(count):
+        results: list[str] = []
+        for number, kind in enumerate(types.results):
             path = named_attribute(main, RESULT_ATTRIBUTES, number, RESULT_INFO)
             # Older versions of jax wrote only the path.
             text = path.value.removeprefix("result") if path is not None else ""
-            text = text or (f"[{number}]" if count > 1 else "")
-            results.append(name_of_path(f"output{text}"))
+            text = text or (
+                f"[{number}]" if len(types.results) > 1 and path is None else ""
+            )
+            if parse_tensor(str(kind)) is not None:
+                results.append(name_of_path(f"output{text}"))
         reader = PlanReader(copy, arguments, results, requested, plan.mesh, attributes)
         ops = list(reader.read())
         for number in range(len(arguments)):

@@ -22,6 +22,7 @@ from shardviz.plans.plan import Plan
 from shardviz.programs.backend.arguments import name_of_path, path_name
 from shardviz.programs.backend.bridge import adopt_mesh
 from shardviz.programs.backend.devices import Device
+from shardviz.programs.backend.failures import in_words
 from shardviz.programs.backend.trace import Output
 from shardviz.programs.notes import CompiledByJax, NotCompiled, Note
 from shardviz.runs.backend.checks import output_layouts
@@ -42,11 +43,17 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     runtime: Any = compiled.runtime_executable()
     name = runtime.hlo_modules()[0].name.removeprefix("jit_")
     inputs, in_shardings = _arguments(compiled, module)
-    outputs, out_shardings = _results(compiled)
+    out_shardings = jax.tree.leaves(compiled.output_shardings)
     devices, mesh = _devices_and_mesh([*in_shardings, *out_shardings])
     ids = dict(zip(devices, mesh.device_ids.ravel().tolist(), strict=True))
     in_layouts, in_without = output_layouts(inputs, in_shardings, mesh, ids)
-    out_layouts, out_without = output_layouts(outputs, out_shardings, mesh, ids)
+    try:
+        outputs = _results(compiled)
+        out_layouts, out_without = output_layouts(outputs, out_shardings, mesh, ids)
+    # jax fails to describe the results of a program with ordered effects.
+    except (AssertionError, ValueError) as error:
+        check = Check("layout", None, in_words(error), array="output")
+        out_layouts, out_without = {}, [check]
     names = {p.op: name_of_path(p.op) for p in module.entry.parameters.values()}
     collectives = read_collectives(
         module, mesh.axis_names, mesh.axis_sizes, list(ids.values()), names
@@ -113,7 +120,10 @@ def _arguments(
     every_sharding = jax.tree.leaves(
         compiled.input_shardings, is_leaf=lambda sharding: sharding is None
     )
-    parameters = module.entry.parameters
+    parameters = []
+    for _, parameter in sorted(module.entry.parameters.items()):
+        if parameter.shapes[0].dtype != "token":  # of an ordered effect
+            parameters.append(parameter)
     arguments, shardings = [], []
     for aval, sharding in zip(avals, every_sharding, strict=True):
         if sharding is not None:
@@ -124,13 +134,13 @@ def _arguments(
     return arguments, shardings
 
 
-def _results(compiled: jax.stages.Compiled) -> tuple[list[Output], list[Sharding]]:
-    """Returns the results, named as in the report of `sv.compile`, and their shardings."""
+def _results(compiled: jax.stages.Compiled) -> list[Output]:
+    """Returns the results, named as in the report of `sv.compile`."""
     results = []
     for path, info in jax.tree_util.tree_leaves_with_path(compiled.out_info):
         name = path_name("output", path)
         results.append(Output(name, tuple(info.shape), info.dtype))
-    return results, jax.tree.leaves(compiled.output_shardings)
+    return results
 
 
 def _devices_and_mesh(shardings: Sequence[Sharding]) -> tuple[list[Device], MeshSpec]:
