@@ -182,6 +182,9 @@ class Candidate(Displayed):
     400
     """
 
+    _adds = ("edit", "bytes", "least_seconds", "peak_bytes", "fits", "collectives")
+    _omits = ("before",)
+
     edits: tuple[Edit, ...]
     program: Program
     report: Report
@@ -204,7 +207,7 @@ class Candidate(Displayed):
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """The collectives of the final program."""
-        return self.report.collectives or ()
+        return self.report.without_error.collectives or ()
 
     @property
     def bytes(self) -> int:
@@ -214,20 +217,20 @@ class Candidate(Displayed):
     @property
     def least_seconds(self) -> float | None:
         """The least time on the target's chips; None if their rates are unknown."""
-        roofline = self.report.roofline
+        roofline = self.report.without_error.roofline
         return None if roofline is None else roofline.seconds
 
     @property
     def peak_bytes(self) -> int | None:
         """The peak bytes of memory per device; None if the compiler reported none."""
-        return peak_bytes(self.report.memory)
+        return peak_bytes(self.report.without_error.memory)
 
     @property
     def fits(self) -> bool | None:
         """Whether the program fits its target; None if unknown."""
         if self.report.too_large is not None:
             return False
-        fit = self.report.fit
+        fit = self.report.without_error.fit
         return None if fit is None else fit.ok
 
     @property
@@ -237,7 +240,7 @@ class Candidate(Displayed):
         Empty if it was compiled for a chip, or if every chip has enough memory for the
         original.
         """
-        target, before = self.report.on, peak_bytes(self.before.memory)
+        target, before = self.report.on, peak_bytes(self.before.without_error.memory)
         if target is None or target.platform != "cpu" or before is None:
             return ()
         sized = [chip for chip in CHIPS.values() if chip.device_bytes is not None]
@@ -263,6 +266,8 @@ class Changes(tuple[Candidate, ...], Displayed):
     >>> Changes.of([], refused=[ValuesDiffer((), "output differs")]).refused[0].code
     'values differ'
     """
+
+    _adds = ("refused", "advice")
 
     collective: Collective | None = None
     refused: tuple[Refusal, ...] = ()

@@ -466,7 +466,8 @@ class Expectation:
             counted, needed = "compiled", 0
         compiled_for, large, is_refused = "", None, False
         if report is not None:
-            program_bytes = needed_bytes(report.memory)
+            memory = report.without_error.memory
+            program_bytes = needed_bytes(memory)
             if program_bytes is None:
                 raise TargetError(
                     f"The compiler did not say how much memory {self._name} takes."
@@ -474,8 +475,8 @@ class Expectation:
             counted, needed, compiled_for = "compiled", program_bytes, report.target
             # A compiler rejects some programs that need less memory than the chip has.
             is_refused = bool(device) and report.error is not None
-            if is_refused and report.memory.capacity is not None:
-                most = min(most, report.memory.capacity)
+            if is_refused and memory.capacity is not None:
+                most = min(most, memory.capacity)
         fit = Fit(needed, most, device, uncounted=uncounted)
         # `fit.ok` is None if the size of some arrays is unknown.
         if is_refused or not fit.ok:

@@ -36,6 +36,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.base.pairing import pair, pair_names
 from shardviz.base.parse import read_text_file
 from shardviz.base.partition_spec import Spec
+from shardviz.base.plain import Plain
 from shardviz.compiled.report import Report
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_folds import path_in_words
@@ -88,7 +89,7 @@ class LockedCollective(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Lock:
+class Lock(Plain):
     """The recorded facts of a program, plan or audit; created by `shardviz.lock`.
 
     Attributes:

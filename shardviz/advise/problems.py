@@ -787,9 +787,9 @@ def _target(mesh: MeshSpec, target: Target) -> Iterator[Problem]:
 
 def _memory(audit: Audit, target: Target, results: Results) -> Iterator[DoesNotFit]:
     fit, topology = None, target.topology
-    if results.report is not None and results.report.fit is not None:
-        fit = results.report.fit
-    elif topology is not None:
+    if results.report is not None:
+        fit = results.report.without_error.fit
+    if fit is None and topology is not None:
         fit = Fit(
             audit.bytes_per_device,
             topology.chip.device_bytes,
@@ -809,7 +809,7 @@ def _plan(program: Program, results: Results) -> Iterator[Problem]:
     if plan.error is not None and not program.problems:
         yield NoPlan(plan.error)
     by_effect: dict[str, list[Constraint]] = {}
-    for call in plan.constraints:
+    for call in plan.without_error.constraints:
         if not call.acts:
             by_effect.setdefault(call.effect, []).append(call)
     for effect, calls in by_effect.items():
@@ -827,10 +827,11 @@ def _report(program: Program, results: Results) -> Iterator[Problem]:
     if error is not None and error.stage != "cancelled":
         if not results.has_no_plan and not program.problems:
             yield Stopped(error)
-    for check in report.checks:
+    done = report.without_error
+    for check in done.checks:
         if check.ok is False:
             yield FailedCheck(check)
-    order = getattr(report.roofline, "order", None)
+    order = getattr(done.roofline, "order", None)
     if order is not None:
         yield SlowDeviceOrder(order)
     stage, collectives = 2, results.compiled

@@ -95,6 +95,8 @@ class Audit(Displayed, Fact):
     (2613248, [2], (Unmatched(name='embd', nearest='embed', arrays=('wo',)),))
     """
 
+    _adds = ("bytes_per_device", "fits", "problems")
+
     rows: Sequence[Request]
     mesh: MeshSpec
     rules: Rules | PathRules

@@ -12,10 +12,11 @@ from typing import ClassVar, Literal, overload
 
 from shardviz.base.errors import RuleError
 from shardviz.base.format import listed, shown, suggestion
+from shardviz.base.plain import Plain
 
 
 @dataclass(frozen=True)
-class Dialect:
+class Dialect(Plain):
     """A library that reads a rule table, and how it interprets the table.
 
     Attributes:

@@ -352,6 +352,8 @@ class Remedy(Fact):
     'Remove rule 1 (embed → None)'
     """
 
+    _adds = ("edit",)
+
     action: Action
     rules: Rules | PathRules
     names: Names

@@ -29,8 +29,13 @@ from shardviz.base.format import shown
 from shardviz.base.layout import Layout, lay_out_parsed
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.plain import columns
 
 
+@columns(
+    *("path", "short", "sharding", "bytes_per_device", "replicas", "wasted_bytes"),
+    *("group", "partner", "problem"),
+)
 @dataclass(frozen=True)
 class Request(Displayed):
     """The requested spec of one array, and the resulting layout.
@@ -61,6 +66,19 @@ class Request(Displayed):
     >>> found.spec_wins, str(found.spec), found.problem
     (True, "P('data')", None)
     """
+
+    _adds = (
+        *(
+            "path",
+            "shape",
+            "dtype",
+            "names",
+            "bytes_per_device",
+            "replicas",
+            "wasted_bytes",
+        ),
+    )
+    _omits = ("array", "resolution", "layout", "by_path")
 
     array: ArraySpec
     resolution: Resolution | None
@@ -133,6 +151,16 @@ class Request(Displayed):
         fields["group"], fields["partner"] = group, partner
         object.__setattr__(copy, "__dict__", fields)
         return copy
+
+    @property
+    def sharding(self) -> str | None:
+        """The spec as text: `P('data', None)`; None if it is unknown."""
+        return None if self.spec is None else str(self.spec)
+
+    @property
+    def short(self) -> str:
+        """Type and shape: `float32[64, 2048]`."""
+        return self.array.short
 
     @property
     def path(self) -> str:

@@ -63,6 +63,8 @@ class Resolution(Displayed):
     does not apply: rule 1 already uses 'model' for dimension 1.
     """
 
+    _adds = ("decisions", "problems")
+
     names: tuple[str | None, ...]
     rules: Rules
     dialect: NameDialect

@@ -92,6 +92,8 @@ class ArraySpec(Displayed):
     2097152
     """
 
+    _adds = ("bytes",)
+
     name: str
     shape: tuple[int, ...]
     logical: tuple[str | None, ...] | None = None

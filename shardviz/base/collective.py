@@ -8,6 +8,7 @@ from shardviz.base.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
 from shardviz.base.collective_kind import KINDS, CollectiveKind
 from shardviz.base.display import Fact
 from shardviz.base.format import bytes_text, clause
+from shardviz.base.plain import Plain, columns
 
 
 def phase_of(op: str) -> str:
@@ -68,8 +69,12 @@ class Member:
         return f"{bytes_text(self.bytes_per_device)} of {name}"
 
 
+@columns(
+    *("kind", "axes_text", "bytes_per_device", "sent_bytes", "trips", "group_size"),
+    *("dtype", "shape", "phase", "op", "source", "value", "name", "in_loop"),
+)
 @dataclass(frozen=True, repr=False)
-class Collective:
+class Collective(Plain):
     """One collective of a plan or of a compiled program.
 
     Attributes:
@@ -113,6 +118,8 @@ class Collective:
     >>> reduce.sent_bytes
     4096
     """
+
+    _adds = ("axes_text", "sent_bytes", "sent_in_all", "phase", "dtype")
 
     kind: str
     mesh_axes: tuple[str, ...]

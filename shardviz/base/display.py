@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from typing import ClassVar, TextIO
 
+from shardviz.base.plain import Plain
+from shardviz.base.typing import JsonDict
 
-class Displayed:
+
+class Displayed(Plain):
     """A value with a picture. Notebooks show it as text, and if possible as PNG."""
 
     __slots__ = ()
@@ -44,7 +47,7 @@ def explanation(value: object) -> str:
     return (Words.explanation or repr)(value)
 
 
-class Fact:
+class Fact(Plain):
     """A value that holds codes and fields, and whose `str` is a sentence.
 
     >>> from shardviz.plans.uncertain import Uncertain
@@ -57,6 +60,10 @@ class Fact:
 
     def __str__(self) -> str:
         return sentence(self)
+
+    def to_dict(self) -> JsonDict:
+        """Returns the attributes as plain data, with the class and the sentence."""
+        return {"fact": type(self).__name__, **super().to_dict(), "text": str(self)}
 
 
 class StageClock:

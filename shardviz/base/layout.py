@@ -179,6 +179,15 @@ class Layout(Displayed):
     ((2, 2), 1, (slice(2, 4, None), slice(2, 4, None)))
     """
 
+    _adds = (
+        "device_ids",
+        "starts",
+        "stops",
+        "num_blocks",
+        "replicas",
+        "bytes_per_device",
+    )
+
     shape: tuple[int, ...]
     dtype: str
     mesh: MeshSpec

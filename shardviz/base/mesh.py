@@ -82,6 +82,16 @@ class MeshSpec(Displayed):
     (8, 2, [2, 3])
     """
 
+    _adds = (
+        "axis_names",
+        "axis_sizes",
+        "axis_types",
+        "size",
+        "device_ids",
+        "process_indices",
+    )
+    _is_text = True
+
     axis_names: tuple[str, ...]
     axis_sizes: tuple[int, ...]
     axis_types: tuple[str, ...]

@@ -74,6 +74,9 @@ class Spec(Displayed):
     "P('x', None, ('y', 'z'))"
     """
 
+    _adds = ("axes",)
+    _is_text = True
+
     dims: tuple[tuple[str, ...], ...] = ()
     unconstrained: frozenset[int] = frozenset()
     unreduced: frozenset[str] = frozenset()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardviz.base.display import Fact
 from shardviz.base.format import plural
+from shardviz.base.plain import Plain
 
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) of a block in each dimension
 
@@ -281,7 +282,7 @@ class OutputsStay(Finding):
 
 
 @dataclass(frozen=True, repr=False)
-class Check:
+class Check(Plain):
     """One prediction, compared with what happened.
 
     Attributes:
@@ -296,6 +297,8 @@ class Check:
     >>> Check("indices", True, "Every shard is where the layout puts it.", 8, array="x")
     Check(name='x: indices of 8 shards', ok=True, detail='Every shard is where the layout puts it.')
     """
+
+    _adds = ("name", "detail")
 
     about: str
     ok: bool | None

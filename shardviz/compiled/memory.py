@@ -14,6 +14,7 @@ import numpy as np
 
 from shardviz.base.display import Fact
 from shardviz.base.partition_spec import Spec
+from shardviz.base.plain import Plain
 
 #: The uses of memory. Padding is counted separately from the buffers that contain it.
 KINDS = (
@@ -22,7 +23,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Buffer:
+class Buffer(Plain):
     """A region of a device's memory, while it holds one value.
 
     Attributes:
@@ -98,7 +99,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryTimeline:
+class MemoryTimeline(Plain):
     """The live bytes on each device, in the order in which a program fills its buffers.
 
     Position 0 is the start of the program, with the buffers that are always alive. At

@@ -34,9 +34,9 @@ def with_values(report: Report, plan: Plan | None = None) -> Report:
         report: the report of a compile.
         plan: the same program's plan; without one, only arguments are named.
     """
-    timeline = report.memory.timeline
-    if timeline is None:
+    if not report.has("memory") or report.memory.timeline is None:
         return report
+    timeline = report.memory.timeline
     if plan is not None and plan.ok:
         buffers = name_buffers(timeline.buffers, plan, timeline.arguments)
     else:

@@ -68,7 +68,7 @@ def compile(
     with progress_clock(program) as clock:
         report = run.compile_program(program, target, cache=cache, progress=clock)
     # A program that is too large for its target has an error, but also buffers.
-    if report.error is not None and report.memory.timeline is None:
+    if report.error is not None and report.without_error.memory.timeline is None:
         return report
     # Planning is much faster than compiling.
     planned = plan_for_target(program, report.on)

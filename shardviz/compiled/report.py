@@ -11,18 +11,20 @@ from shardviz.base.collective import Collective
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.plain import Plain
 from shardviz.base.typing import PyTree
 from shardviz.compiled.checks import Check
 from shardviz.compiled.memory import MemoryPeak, MemoryTimeline
 from shardviz.compiled.too_large import TooLarge
 from shardviz.hardware.targets import Target
 from shardviz.plans.plan import Plan
+from shardviz.programs.failed import CanFail, lacking_after_errors
 from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Plain):
     """Memory per device in bytes; None for figures that the compiler doesn't report.
 
     Attributes:
@@ -43,6 +45,8 @@ class Memory:
     >>> Memory(arguments=1024).replace(capacity=4096)
     Memory(arguments=1024, ..., capacity=4096, ...)
     """
+
+    _adds = ("peak",)
 
     arguments: int | None = None
     outputs: int | None = None
@@ -66,9 +70,20 @@ class Memory:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, repr=False)
-class Report(Displayed):
+@lacking_after_errors(
+    mesh=(),
+    lower_s=("key", "effects"),
+    collectives=(
+        *("cache_hit", "compile_s", "partition_s", "partitioned", "out_layouts"),
+        *("memory", "cost", "loops", "roofline"),
+    ),
+    run_s=("place_s", "runs_s", "outputs", "checks"),
+)
+@dataclass(frozen=True, repr=False, eq=False)
+class Report(CanFail, Displayed):
     """The result of one compile or run.
+
+    If it failed, attributes without a value raise the error: see `.ok` and `.error`.
 
     Attributes:
         program: the name of the program.
@@ -107,6 +122,9 @@ class Report(Displayed):
         of: the `Program` that was compiled or run; None for a report from a worker.
         on: the `Target` of the compile or run; None if unknown.
     """
+
+    _adds = ("ok", "fit")
+    _omits = ("outputs",)
 
     program: str
     target: str
@@ -150,9 +168,11 @@ class Report(Displayed):
         >>> Report("f", "cpu × 8").ok
         True
         """
+        if self.error is not None:
+            return False
         # An undecided check (None) is not a failure.
         none_failed = all(check.ok is not False for check in self.checks)
-        return self.error is None and self.too_large is None and none_failed
+        return self.too_large is None and none_failed
 
     @property
     def fit(self) -> Fit | None:
@@ -169,7 +189,7 @@ class Report(Displayed):
         if self.on is not None and self.on.platform == "cpu":
             # Simulated CPUs represent other devices, whose memory sizes differ.
             capacity = None
-        elif self.roofline is not None:
+        elif self.has("roofline") and self.roofline is not None:
             # The device's own figure is better than the chip's published one.
             chip = self.roofline.chip.title
             capacity = capacity or self.roofline.capacity
@@ -186,10 +206,12 @@ class Report(Displayed):
 
         None if the program fits, or if that is unknown.
         """
+        # A program that ran had enough memory, whatever the byte counts say.
+        if not self.has("memory") or (self.has("run_s") and self.run_s is not None):
+            return None
         fit, error = self.fit, self.error
         refused = error is not None and error.lacks_memory and error.stage == "compile"
-        # A program that ran had enough memory, whatever the byte counts say.
-        if fit is None or self.run_s is not None or not (refused or fit.ok is False):
+        if fit is None or not (refused or fit.ok is False):
             return None
         target = self.target
         if self.on is not None and self.on.topology is not None:
@@ -199,7 +221,8 @@ class Report(Displayed):
     @property
     def largest_arrays(self) -> LargestArrays:
         """The arguments and results with the most bytes per device."""
-        return LargestArrays.of({**self.in_layouts, **self.out_layouts})
+        results = self.out_layouts if self.has("out_layouts") else {}
+        return LargestArrays.of({**self.in_layouts, **results})
 
     def replace(self, **changes: Any) -> Report:
         """Returns a copy with some fields changed."""

@@ -227,6 +227,8 @@ def roofline(
     """
     if not isinstance(report, Report):
         raise ProgramError(f"A roofline is that of a Report; got {shown(report)}.")
+    # A program that does not fit its chip still has figures.
+    report = report.without_error
     if isinstance(where, str):
         where = Topology.parse(where)
     if isinstance(where, Chip):
@@ -304,7 +306,7 @@ def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None
     >>> with_operations(report, None).ops
     ()
     """
-    if report is None or report.roofline is None:
+    if report is None or not report.has("roofline") or report.roofline is None:
         return None
     least: Roofline = report.roofline
     if least.ops or plan is None or plan.error is not None:

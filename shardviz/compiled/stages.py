@@ -9,7 +9,8 @@ compiled      the program that runs
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shardviz.base.collective import Collective
 from shardviz.base.display import Displayed, Fact, explanation
@@ -19,15 +20,17 @@ from shardviz.compiled.comparison import Comparison, compare, total_bytes
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline, with_operations
 from shardviz.plans.plan import Plan
+from shardviz.programs.failed import CanFail, lacking_after_errors
 from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
 
 STAGES = ("requested", "propagated", "partitioned", "compiled")
 
 
-@dataclass(frozen=True)
-class Stage(Fact):
-    """One of a program's four stages.
+@lacking_after_errors(collectives=("seconds",))
+@dataclass(frozen=True, eq=False, repr=False)
+class Stage(CanFail, Fact):
+    """One of a program's four stages. If it failed, `collectives` raises the error.
 
     Attributes:
         name: one of STAGES.
@@ -43,6 +46,8 @@ class Stage(Fact):
     '2 all-reduce · 24 KiB'
     """
 
+    _omits = ("about",)
+
     name: str
     state: str
     seconds: float | None = None
@@ -50,16 +55,30 @@ class Stage(Fact):
     about: Program | Plan | Failure | Fact | ShardvizError | str | None = None
 
     @property
+    def error(self) -> Any:
+        """Why the stage failed, or None."""
+        return self.about if self.state == "failed" else None
+
+    @property
+    def without_error(self) -> Stage:
+        """The stage, with None for what a failed stage does not have."""
+        return self if self.error is None else replace(self, state="not yet")
+
+    @property
     def sum(self) -> str:
         """The number of collectives by kind, and their total bytes; `""` if unknown."""
-        if self.collectives is None:
+        collectives = self.without_error.collectives
+        if collectives is None:
             return ""
-        if not self.collectives:
+        if not collectives:
             return "no collectives"
-        kinds = Counter(c.kind for c in self.collectives)
+        kinds = Counter(c.kind for c in collectives)
         # Kinds appear in program order, so that two stages are easy to compare.
         counted = [f"{n} {kind}" for kind, n in kinds.items()]
-        return f"{' + '.join(counted)} · {bytes_text(total_bytes(self.collectives))}"
+        return f"{' + '.join(counted)} · {bytes_text(total_bytes(collectives))}"
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name}: {self.sum or self.state})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,6 +96,8 @@ class Stages(Displayed):
     >>> stages.compiled.state
     'not yet'
     """
+
+    _adds = ("requested", "propagated", "partitioned", "compiled")
 
     program: Program
     plan: Plan | None = None
@@ -105,11 +126,12 @@ class Stages(Displayed):
     def partitioned(self) -> Stage:
         """The collectives that XLA's partitioner added."""
         report = self.report
-        if report is None or report.partitioned is None:
+        if report is None or report.without_error.partitioned is None:
             # A cached program is compiled but has no partitioned module.
             if self.compiled.state == "known":
                 return self._unknown("partitioned", "nothing left")
             return self._unknown("partitioned", "not yet")
+        report = report.without_error
         seconds, moves = report.partition_s, report.partitioned
         return Stage("partitioned", "known", seconds, moves, report.target)
 
@@ -117,8 +139,9 @@ class Stages(Displayed):
     def compiled(self) -> Stage:
         """The program that runs."""
         report = self.report
-        if report is None or report.collectives is None:
+        if report is None or report.without_error.collectives is None:
             return self._unknown("compiled", "not yet")
+        report = report.without_error
         seconds, moves = report.compile_s, report.collectives
         return Stage("compiled", "known", seconds, moves, report.target)
 
@@ -129,7 +152,13 @@ class Stages(Displayed):
 
     @property
     def roofline(self) -> Roofline | None:
-        """The least time of every part and operation; None if rates are unknown."""
+        """The least time of every part and operation; None if rates are unknown.
+
+        Raises:
+            ShardvizError: if the compile failed.
+        """
+        if self.report is not None and self.report.roofline is None:
+            return None
         return with_operations(self.report, self.plan)
 
     @property
@@ -157,20 +186,22 @@ class Stages(Displayed):
         sides: list[tuple[Collective, ...]] = []
         for name in (before, after):
             side = self.stage(name)
-            if side.collectives is None:
+            collectives = side.without_error.collectives
+            if collectives is None:
                 alternatives = ""
                 if self._known:
                     alternatives = f" Known are {listed(self._known)}."
                 raise ProgramError(
                     f"The collectives of {side.name} are not known: {side}{alternatives}"
                 )
-            sides.append(side.collectives)
+            sides.append(collectives)
         return compare(sides[0], sides[1], (before, after))
 
     @property
     def _known(self) -> list[str]:
         """The names of the stages whose collectives are known."""
-        return [stage.name for stage in self.all if stage.collectives is not None]
+        stages = [stage.without_error for stage in self.all]
+        return [stage.name for stage in stages if stage.collectives is not None]
 
     def __str__(self) -> str:
         return explanation(self)

@@ -147,14 +147,14 @@ def timeline(
         TargetError: if the mesh does not fit the topology.
     """
     placed, chip = mesh or plan.mesh, topology.chip
-    compiled = None
-    if report is not None and report.collectives is not None:
-        compiled = with_operations(report, plan)
-    if report is None or report.collectives is None or compiled is None:
+    compiled = with_operations(report, plan)
+    done = report.without_error if report is not None else None
+    if done is None or done.collectives is None or compiled is None:
+        compiled = None
         least, collectives = planned_roofline(plan, topology, placed), plan.collectives
     else:
-        least, collectives = compiled, report.collectives
-        placed = report.mesh or placed
+        least, collectives = compiled, done.collectives
+        placed = done.mesh or placed
     before, after = _anchored(plan, collectives)
     bounds = collective_bounds(collectives, chip, topology, placed)
     costs = {cost.name: cost for cost in op_costs(plan)}

@@ -140,7 +140,7 @@ def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
     Args:
         report: the Report of a compile. The program may be too large for its target.
     """
-    fit = report.fit
+    fit = report.without_error.fit
     if fit is None:
         return ()
     large = TooLarge.of(report.program, report.target, fit, report.memory)

@@ -50,7 +50,9 @@ def compare_view(before: State, now: State) -> JsonDict:
     for plan, report in zip(plans, reports, strict=True):
         roofline = with_operations(report, plan)
         times.append(None if roofline is None else roofline.seconds)
-        needed.append(None if report is None else needed_bytes(report.memory))
+        needed.append(
+            None if report is None else needed_bytes(report.without_error.memory)
+        )
     names = wording.NAMES
     rows = [
         _row(names["bytes"], sizes, bytes_text),
@@ -98,7 +100,8 @@ def _collectives(
     """
     for stage in ("collectives", "partitioned"):
         compiled = [
-            None if report is None else getattr(report, stage) for report in reports
+            None if report is None else getattr(report.without_error, stage)
+            for report in reports
         ]
         if None not in compiled:
             return stage, compiled

@@ -131,7 +131,8 @@ class StageResults:
             planned = self.plan.collectives
         if self.report is None:
             return planned, None, None
-        return planned, self.report.partitioned, self.report.collectives
+        report = self.report.without_error
+        return planned, report.partitioned, report.collectives
 
     def plan_of(self, revision: int) -> Plan | None:
         """Returns the plan if it belongs to this revision; otherwise None."""
@@ -281,7 +282,7 @@ class Planner:
     def _partition(self, job: Job) -> None:
         """Starts the partitioner on the planned program, or stores why it can't run."""
         plan, state = self.state.plan, self.state
-        operations = 0 if plan is None else len(plan.ops)
+        operations = 0 if plan is None else len(plan.without_error.ops)
         not_run = why_not_automatic(job.program, job.target, operations)
         # A program that cannot be traced or lowered cannot be compiled either.
         if plan is not None and plan.error is not None:

@@ -345,9 +345,10 @@ class DeviceAssignments:
 
     def learn(self, report: Report, mesh: MeshSpec, target: str) -> bool:
         """Stores the device order of a report; returns whether it is a new order."""
-        if report.mesh is None or topology_of(target) is None:
+        placed = report.without_error.mesh
+        if placed is None or topology_of(target) is None:
             return False
-        order, key = tuple(report.mesh.device_ids.ravel().tolist()), _key(mesh, target)
+        order, key = tuple(placed.device_ids.ravel().tolist()), _key(mesh, target)
         before, self._orders[key] = self._orders.get(key), order
         return before != order
 

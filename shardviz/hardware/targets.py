@@ -39,6 +39,8 @@ class Target(Displayed):
     ('CPU × 8, simulated', 'cpu:8')
     """
 
+    _adds = ("name",)
+
     kind: str
     platform: str
     count: int | None = None

@@ -248,6 +248,8 @@ class Topology(Displayed):
     (32, 8, [0, 1, 0])
     """
 
+    _adds = ("devices", "hosts", "title")
+
     chip: Chip
     shape: tuple[int, ...]
     slices: int = 1

@@ -93,6 +93,8 @@ class Reshard(Displayed, Fact):
     (32, 'all-to-all', [[0, 16], [16, 0]])
     """
 
+    _adds = ("bytes_within_hosts", "bytes_between_hosts", "seconds")
+
     rows: tuple[ReshardRow, ...]
     left_behind: Mapping[str, str]
     device_ids: np.ndarray

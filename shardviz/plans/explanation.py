@@ -196,6 +196,8 @@ class Explanation(Displayed):
     Dimension 0 (8) is not split, as requested.
     """
 
+    _omits = ("plan",)
+
     plan: Record
     op: PlannedOp
     facts: tuple[Fact, ...]

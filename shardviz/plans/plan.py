@@ -22,12 +22,16 @@ from shardviz.plans.plan_difference import PlanDiff, plan_difference
 from shardviz.plans.plan_notes import AfterStep
 from shardviz.plans.plan_values import Record
 from shardviz.programs.constraints import Constraint
+from shardviz.programs.failed import lacking_after_errors
 
 #: Fields of a Plan that are known only after propagation.
 AFTER_LOWERING = ("ops", "collectives", "error", "propagate_s", "notes")
 
 
-@dataclass(frozen=True, repr=False)
+@lacking_after_errors(
+    trace_s=("constraints",), lower_s=(), propagate_s=(), ops=("collectives",)
+)
+@dataclass(frozen=True, repr=False, eq=False)
 class Plan(Record, Displayed):
     """The propagated stage of a program: the sharding of every value, and its origin.
 
@@ -49,6 +53,8 @@ class Plan(Record, Displayed):
     >>> plan.op("x").shape
     (8,)
     """
+
+    _adds = ("ok",)
 
     trace_s: float | None = None
     lower_s: float | None = None
@@ -83,7 +89,8 @@ class Plan(Record, Displayed):
     @property
     def seconds(self) -> float:
         """Total seconds for tracing, lowering and propagation."""
-        return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
+        stages = ("trace_s", "lower_s", "propagate_s")
+        return sum(getattr(self, stage) or 0.0 for stage in stages if self.has(stage))
 
     def why(self, value: Any) -> Explanation:
         """Explains the sharding of one value: requested axes, and axes that reached it.
@@ -114,10 +121,6 @@ class Plan(Record, Displayed):
             ProgramError: if `step` isn't a whole number, or if planning failed.
         """
         number = check_size(step, "A propagation step", ProgramError)
-        if self.error is not None:
-            raise ProgramError(
-                f"There is no plan of {self.program}, so it has no steps."
-            )
         return replace(
             self,
             ops=values_after(self, number),
@@ -183,5 +186,6 @@ class _AfterLowering:
         return vars(plan)[self.name]
 
 
-for _name in AFTER_LOWERING:
+# The others are fields that may lack a value, and these read the error first.
+for _name in ("error", "notes"):
     setattr(Plan, _name, _AfterLowering(_name))

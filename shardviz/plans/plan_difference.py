@@ -187,6 +187,8 @@ class PlanDiff(Displayed):
     Nothing changes.
     """
 
+    _omits = ("before", "after")
+
     before: Record
     after: Record
     added: tuple[PlannedOp, ...] = ()

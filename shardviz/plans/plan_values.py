@@ -24,7 +24,9 @@ from shardviz.base.errors import ProgramError
 from shardviz.base.format import plural, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.plain import Plain, columns
 from shardviz.plans.uncertain import Uncertain
+from shardviz.programs.failed import CanFail, lacking_after_errors
 from shardviz.programs.failure import Failure
 
 Tensor = tuple[tuple[str, ...], ...]
@@ -155,8 +157,12 @@ class Step(NamedTuple):
     to: tuple[str, ...]
 
 
+@columns(
+    *("name", "kind", "opcode", "short", "sharding", "op", "source"),
+    *("region", "trips", "step", "backward", "covered"),
+)
 @dataclass(frozen=True, repr=False)
-class PlannedOp:
+class PlannedOp(Plain):
     """One value of a program, and its propagated sharding.
 
     Attributes:
@@ -199,6 +205,8 @@ class PlannedOp:
     >>> op
     PlannedOp(dot_general: float32[64, 2048], P())
     """
+
+    _adds = ("short",)
 
     name: str
     kind: str
@@ -263,6 +271,11 @@ class PlannedOp:
         return " ".join(map(str, (*self.notes, *self.uncertain)))
 
     @property
+    def sharding(self) -> str:
+        """The spec as text: `P('data', None)`."""
+        return str(self.spec)
+
+    @property
     def short(self) -> str:
         """Type and shape: `float32[64, 2048]`."""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -276,9 +289,12 @@ class PlannedOp:
 _DEFAULTS = {"spec": Spec(), "origins": {}}
 
 
-@dataclass(frozen=True, repr=False)
-class Record:
+@lacking_after_errors(ops=("collectives",))
+@dataclass(frozen=True, repr=False, eq=False)
+class Record(CanFail):
     """The values of a program on a mesh, in program order.
+
+    If planning failed, attributes without a value raise the error.
 
     Attributes:
         program: the name of the program.
@@ -329,10 +345,6 @@ class Record:
         Raises:
             ProgramError: if the plan has no such value, or if planning failed.
         """
-        if self.error is not None:
-            raise ProgramError(
-                f"There is no plan of {self.program}, so it has no values. {self.error}"
-            )
         # A value from another plan may have this name, but another sharding.
         if isinstance(value, PlannedOp) and self.by_name.get(value.name) == value:
             return value

@@ -16,6 +16,7 @@ from shardviz.base import display
 from shardviz.base.format import plural
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
+from shardviz.base.plain import Plain
 
 CONSTRAINED, IDENTITY, ERROR = "constrained", "identity", "error"
 NO_RULES, NO_MESH = "no rules in force", "no mesh in sight"
@@ -27,7 +28,7 @@ LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
 
 
 @dataclass(frozen=True, repr=False)
-class Constraint:
+class Constraint(Plain):
     """A call that may constrain the sharding of one array, and its effect.
 
     Attributes:
@@ -55,6 +56,8 @@ class Constraint:
     >>> [verdict.kind for verdict in call.verdicts]
     ['applied', 'other name']
     """
+
+    _adds = ("verdicts",)
 
     call: str
     source: str = ""

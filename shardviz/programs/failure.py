@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardviz.base.display import Fact, sentence
+from shardviz.base.plain import Plain
 from shardviz.programs.refusals import TypeRefusal
 
 #: The group of a process that ended: this kernel's worker, engines that `sv.hosts`
@@ -154,7 +155,7 @@ class CallbackRaised(FailureCause):
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(Plain):
     """Why a compile or run failed or was cancelled.
 
     Attributes:
@@ -172,6 +173,8 @@ class Failure:
     >>> print(Failure("trace", "The shapes do not fit.", "block.py:31"))
     trace: The shapes do not fit. (block.py:31)
     """
+
+    _adds = ("message",)
 
     stage: str
     said: str = ""

@@ -89,7 +89,9 @@ def run(
             progress=clock,
         )
     # Operation times need loop counts, from the plan, and the chip's rates.
-    planned = None if report.roofline is None else plan_for_target(program, report.on)
+    planned = None
+    if report.without_error.roofline is not None:
+        planned = plan_for_target(program, report.on)
     return with_values(with_least_times(report, planned), planned)
 
 

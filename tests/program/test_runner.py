@@ -380,4 +380,4 @@ def test_a_cancelled_run_ends_between_repeats():
     assert report.error is not None
     assert report.error.stage == "cancelled"
     assert report.error.message == "Cancelled after 6 of 1000 runs."
-    assert report.outputs is None
+    assert not report.has("outputs")

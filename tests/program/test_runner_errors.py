@@ -102,7 +102,7 @@ def test_every_failure_is_reported_with_its_stage(made, values, options, stage, 
     assert words in report.error.message
     assert report.error.source.startswith("test_runner_errors.py:" if has_line else "")
     assert "\n" not in report.error.message
-    assert report.outputs is None
+    assert not report.has("outputs")
     assert not report.ok
 
 
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
     assert report.error.stage == "place"
     assert "416 B" in report.error.message
     assert begun[-1] == "place"
-    assert report.place_s is None
+    assert not report.has("place_s")
     monkeypatch.setattr(device_memory, "host_available", lambda: 416 * 8)
     assert run_here(program(matmul, X, W)).error is None
 

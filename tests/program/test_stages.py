@@ -309,10 +309,9 @@ def test_a_stage_that_failed_says_why():
     stages = Stages(PROGRAM, replace(PLAN, error=error), Report("abs", "cpu × 4", error=failed))
     assert (stages.propagated.state, stages.propagated.about) == ("failed", error)
     for stage in (stages.compiled, stages.partitioned):
-        assert (stage.state, stage.about, stage.collectives, stage.sum) == (
-            "failed", failed, None, "",
-        )  # fmt: skip
-    assert stages.propagated.collectives is None
+        assert (stage.state, stage.about, stage.sum) == ("failed", failed, "")
+        assert not stage.has("collectives")
+    assert not stages.propagated.has("collectives")
     assert repr(stages) == "Stages(abs: requested only)"
 
 

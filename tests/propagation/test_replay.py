@@ -84,9 +84,9 @@ def test_a_still_and_a_text_of_a_step():
 
 def test_what_cannot_be_replayed_says_so():
     failed = Plan("f", make_mesh(data=2), error=Failure("trace", "The shapes do not fit."))
-    assert failed.replay() == ()
-    with pytest.raises(ProgramError, match="There is no plan of f, so it has no steps"):
-        failed.after(0)
+    for ask in (failed.replay, lambda: failed.after(0)):
+        with pytest.raises(ProgramError, match="The shapes do not fit"):
+            ask()
     plan = Plan("f", make_mesh(data=2))
     with pytest.raises(ProgramError, match="A propagation step must be a whole number"):
         plan.after("first")

@@ -76,6 +76,4 @@ def test_a_plan_that_failed_says_why_whatever_it_is_asked(eight_devices):
     for ask in (made.why, made.op):
         with pytest.raises(ProgramError) as caught:
             ask("x")
-        words = str(caught.value)
-        assert words.startswith("There is no plan of <lambda>, so it has no values. trace: ")
-        assert "dot_general requires contracting dimensions" in words
+        assert str(made.error) in str(caught.value)

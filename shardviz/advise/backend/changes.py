@@ -134,8 +134,10 @@ def find_changes(
         # matrix decomposition on TPUs.
         trials.on_target = True
         before = trials.partitioned(program)
-    collectives = before.collectives or trials.before.collectives or ()
-    plan = plan_program(program)
+    collectives = before.without_error.collectives
+    collectives = collectives or trials.before.without_error.collectives or ()
+    # Plans and reports of some trials fail; what they lack counts as nothing here.
+    plan = plan_program(program).without_error
     unwanted = UnwantedCollective(
         trials, _as_partitioned(collective, collectives), plan
     )
@@ -310,13 +312,17 @@ def _rank(
     """
     fraction = _sent(after) / max(_sent(before), 1)
     cost = round(fraction + _work(after, before), 2)
-    return _left(after, collective, before) > 0, cost, peak_bytes(after.memory) or 0
+    return (
+        _left(after, collective, before) > 0,
+        cost,
+        peak_bytes(after.without_error.memory) or 0,
+    )
 
 
 def _work(after: Report, before: Report) -> float:
     """Returns the ratio of a program's FLOPs to the original's; 1 if unknown."""
-    flops = before.cost.get("flops")
-    return after.cost.get("flops", 0.0) / flops if flops else 1.0
+    flops = before.without_error.cost.get("flops")
+    return after.without_error.cost.get("flops", 0.0) / flops if flops else 1.0
 
 
 def _product_work(plan: Plan) -> float:
@@ -324,13 +330,13 @@ def _product_work(plan: Plan) -> float:
 
     If the plan has no matrix products, all operations are counted.
     """
-    costs = op_costs(plan)
+    costs = op_costs(plan.without_error)
     products = [cost for cost in costs if cost.is_product and cost.flops]
     return sum((cost.flops or 0.0) * cost.executions for cost in products or costs)
 
 
 def _sent(program: Report | Plan) -> int:
-    return sent_bytes(program.collectives or ())
+    return sent_bytes(program.without_error.collectives or ())
 
 
 def _left(
@@ -345,9 +351,9 @@ def _left(
             collective after any one of them. A collective that the original has under
             another operation's name is therefore not counted.
     """
-    operations = _operations(collective)
+    program, operations = program.without_error, _operations(collective)
     for_others, matches = Counter[tuple[Any, ...]](), []
-    for original in (before and before.collectives) or ():
+    for original in (before and before.without_error.collectives) or ():
         if not _operations(original) & operations:
             for_others[_movement(original)] += 1
     for other in program.collectives or ():

@@ -67,7 +67,7 @@ def lower_peak(trials: Trials) -> Changes:
     combined: list[Candidate] = []
     refused: list[Refusal] = []
     try:
-        peak = peak_bytes(trials.before.memory)
+        peak = peak_bytes(trials.before.without_error.memory)
         promising = _promising(trials, refused)
         for trial in trials.in_turn(COMPILE, promising):
             result = _compiled(trials, trial, peak)
@@ -110,7 +110,7 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
     """
     # A plan counts all values as if none were freed, so it never understates a gain.
     before = _planned_bytes(trials.plan_of(trials.program))
-    least_gain = _LEAST_GAIN * (peak_bytes(trials.before.memory) or 0)
+    least_gain = _LEAST_GAIN * (peak_bytes(trials.before.without_error.memory) or 0)
     planned: list[tuple[int, Trial]] = []
     programs: set[tuple[str, int]] = set()
     for edits in edits_to_try(trials):
@@ -140,7 +140,7 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
 def _planned_bytes(plan: Plan) -> int:
     """Returns the bytes per device that a plan would need if nothing were freed."""
     total = 0
-    for op in plan.ops:
+    for op in plan.without_error.ops:
         size = bytes_per_device(op, plan.mesh)
         total += size
         # An argument that is not donated needs memory in addition to the results.
@@ -219,7 +219,7 @@ def _splits(trials: Trials) -> Iterator[ConstrainValue]:
         if value.places and value.source:
             values.setdefault(value.source, []).append(value)
     plan, mesh = plan_program(trials.program), trials.program.mesh
-    peak = trials.before.memory.peak
+    peak = trials.before.without_error.memory.peak
     for buffer in peak.buffers if peak is not None else ():
         if buffer.kind != "temporaries" or buffer.phase == "backward":
             continue

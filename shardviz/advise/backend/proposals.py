@@ -308,7 +308,7 @@ def _value_proposals(unwanted: UnwantedCollective) -> Iterator[Proposal]:
 
 def planned_spec(plan: Plan, value: TracedValue) -> Spec:
     """Returns the spec that propagation gives a value, without sub-axes."""
-    for op in plan.ops:
+    for op in plan.without_error.ops:
         is_value = op.source == value.source and op.shape == value.shape
         if is_value and op.name.startswith(value.operation) and not op.backward:
             dims = []
@@ -409,6 +409,7 @@ def order_edit(program: Program, report: Report) -> OrderDevices | None:
     Returns:
         The edit; None if no order is better or the target's topology is not described.
     """
+    report = report.without_error
     target = getattr(report.roofline, "where", "")
     if report.mesh is None or not is_described(target):
         return None

@@ -284,14 +284,15 @@ class Trials:
             report.error.cause, failure.Cancelled
         ):
             raise Cancelled
-        needed = peak_bytes(report.memory)
+        done = report.without_error
+        needed = peak_bytes(done.memory)
         if report.too_large is not None:
             if must_fit:
                 return NoRoom(edits, str(report.too_large), needed)
         # The compiler rejects a program that exceeds the chip's memory, but does not
         # know of a lower `limit`.
         elif limit is not None and (needed or 0) > limit:
-            return NoRoom(edits, str(report.fit), needed)
+            return NoRoom(edits, str(done.fit), needed)
         elif report.error is not None:
             if report.error.lacks_memory:
                 return NoRoom(edits, str(report.error))
@@ -551,7 +552,7 @@ class Trials:
 
 def with_least_time(report: Report, plan: Callable[[], Plan]) -> Report:
     """Adds the plan's least times to a report, if the chip's rates are known."""
-    if report.roofline is None:
+    if not report.has("roofline") or report.roofline is None:
         return report
     return report.replace(roofline=with_operations(report, plan()))
 

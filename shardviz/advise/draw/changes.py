@@ -36,7 +36,7 @@ def draw_changes(changes: Changes | Candidate, title: str | None = None) -> Pict
 def _row(candidate: Candidate) -> Bar:
     memory = time = ""
     # The collectives of a program that does not fit are unknown.
-    sent = None if candidate.report.collectives is None else candidate.bytes
+    sent = candidate.bytes if candidate.report.has("collectives") else None
     if candidate.peak_bytes is not None:
         memory = bytes_text(candidate.peak_bytes)
     if candidate.least_seconds is not None:

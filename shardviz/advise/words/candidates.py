@@ -70,8 +70,9 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
 
     If `about` is given, bytes of collectives with its kind and mesh axes come first.
     """
-    before, after = fact.before.memory, fact.peak_bytes
-    sides = fact.before.collectives, fact.report.collectives
+    original, result = fact.before.without_error, fact.report.without_error
+    before, after = original.memory, fact.peak_bytes
+    sides = original.collectives, result.collectives
     # The collectives of a program that does not fit are unknown.
     sides_known = [side for side in sides if side is not None]
     parts = []
@@ -87,7 +88,7 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
         )
     if (needed := peak_bytes(before)) is not None and after is not None:
         parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
-    least, seconds = fact.before.roofline, fact.least_seconds
+    least, seconds = original.roofline, fact.least_seconds
     if seconds is not None and least is not None and least.seconds is not None:
         parts.append(_pair("time ≥", time_text(least.seconds), time_text(seconds)))
     return " · ".join(parts)

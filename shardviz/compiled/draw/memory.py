@@ -28,7 +28,8 @@ BEYOND = 4
 
 def draw_memory(report: Report, title: str | None = None) -> Picture:
     """Draws live bytes of each kind over time, and the largest buffers at the peak."""
-    timeline = report.memory.timeline
+    memory = report.without_error.memory
+    timeline = memory.timeline
     head = page.titled(title, f"{report.program} on {report.target}: memory")
     if timeline is None:
         unknown = wording.NO_BUFFERS
@@ -36,9 +37,9 @@ def draw_memory(report: Report, title: str | None = None) -> Picture:
     table, omitted = peak_table(timeline.peak, MOST_BUFFERS)
     words = str(timeline.peak)
     return page.side_by_side(
-        [_chart(timeline, report.memory.capacity), table.picture(notes=omitted)],
+        [_chart(timeline, memory.capacity), table.picture(notes=omitted)],
         title=head,
-        notes=[page.note(words), page.note(str(report.fit or ""))],
+        notes=[page.note(words), page.note(str(report.without_error.fit or ""))],
         alt=page.sentences([head, words, *table.lines("")]),
         width=1.0,
     )

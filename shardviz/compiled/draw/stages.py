@@ -50,13 +50,14 @@ def draw_stages(stages: Stages, title: str | None = None) -> Picture:
     last: Stage | None = None
     for stage in stages.all:
         name, words = stage.name, [stage.sum or str(stage)]
-        if stage.seconds is not None:
-            name += f", {seconds_text(stage.seconds)}"
-        if last is not None and None not in (last.collectives, stage.collectives):
+        done = stage.without_error
+        if done.seconds is not None:
+            name += f", {seconds_text(done.seconds)}"
+        if last is not None and None not in (last.collectives, done.collectives):
             words.append(stages.between(last.name, stage.name).short)
         rows.append(Bar(None, "", (name, "; ".join(words))))
-        rows += _largest(stage)
-        last = stage
+        rows += _largest(done)
+        last = done
     head = _head(stages)
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, head),

@@ -59,7 +59,7 @@ class PlainNames:
     """
 
     def __init__(self, plan: Plan | None, ops: Iterable[tuple[str, str]] = ()):
-        self._values = {} if plan is None else plan.by_name
+        self._values = {} if plan is None else plan.without_error.by_name
         places = {*ops, *((op.op, op.source) for op in self._values.values())}
         self._einsum_lines = {
             source for op, source in places if function_of(op) == "einsum"

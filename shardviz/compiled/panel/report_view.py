@@ -59,9 +59,10 @@ def report_view(
         view["state"] = "done"
         if last.error is not None:
             view["state"] = "failed"
-        view.update(times=_times(last), verdict=wording.run_verdict(last))
-        view["passed"] = wording.checks_in_words(last)
-        for check in last.checks[:MAX_ROWS]:
+        done = last.without_error
+        view.update(times=_times(done), verdict=wording.run_verdict(done))
+        view["passed"] = wording.checks_in_words(done)
+        for check in done.checks[:MAX_ROWS]:
             row = {"name": check.name, "ok": check.ok, "detail": check.detail}
             view["checks"].append(row)
         view["revision"] = revision
@@ -140,16 +141,17 @@ def headline_view(
     if report is None:
         view["note"] = not_run
         return view
-    if report.fit is not None:
-        view["memory"] = wording.memory_needed(report.fit)
-        view.update(memoryTitle=wording.memory(report), over=report.fit.ok is False)
+    done = report.without_error
+    if done.fit is not None:
+        view["memory"] = wording.memory_needed(done.fit)
+        view.update(memoryTitle=wording.memory(report), over=done.fit.ok is False)
     if roofline is None or roofline.seconds is None:
-        if report.collectives is None:  # the compile failed or has not run
+        if done.collectives is None:  # the compile failed or has not run
             view["note"] = not_run if report.error is None else ""
         else:
             view["note"] = wording.NO_CHIP if roofline is None else wording.NO_COST
         return view
-    return {**view, **_least_times(roofline, report.collectives or (), stage=2)}
+    return {**view, **_least_times(roofline, done.collectives or (), stage=2)}
 
 
 def planned_headline(plan: Plan, roofline: Roofline, suggested: str = "") -> JsonDict:
@@ -268,14 +270,15 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> JsonDict:
         view["estimate"] = estimate_view(plan)
     if report is None:
         return view
-    memory = report.memory
+    done = report.without_error
+    memory = done.memory
     for name in _PARTS:
         if size := getattr(memory, name):
             view["parts"].append([name.replace("_", " "), bytes_text(size)])
     view.update(
-        chart=chart_view(report),
+        chart=chart_view(done),
         sentence=wording.memory(report),
-        over=report.fit is not None and report.fit.ok is False,
+        over=done.fit is not None and done.fit.ok is False,
         target=report.target,
     )
     return view

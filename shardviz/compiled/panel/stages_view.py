@@ -102,7 +102,7 @@ def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
     if results.plan is not None:
         planned = results.plan.mesh
     if results.report is not None:
-        compiled = results.report.mesh
+        compiled = results.report.without_error.mesh
     if topology_of(results.target) is not None:
         # For described hardware, only the compiled mesh has each device's host.
         both_known = compiled is not None and planned is not None
@@ -144,21 +144,24 @@ def _partitioned(results: StageResults) -> dict[str, str]:
     report = results.report
     if report is None:
         return _waiting("partitioned", results.not_run)
-    if report.partitioned is not None:
-        title = _title(report.partitioned, report.partition_s, _where(results))
-        return _stage("partitioned", "live", f"{len(report.partitioned):,}", title)
-    if report.error is not None and report.collectives is None:
+    done = report.without_error
+    if done.partitioned is not None:
+        title = _title(done.partitioned, done.partition_s, _where(results))
+        return _stage("partitioned", "live", f"{len(done.partitioned):,}", title)
+    if report.error is not None and not report.has("collectives"):
         return _stopped("partitioned", report)
     return _stage("partitioned", "none", *wording.NOT_SHOWN)
 
 
 def _compiled(results: StageResults) -> dict[str, str]:
     report = results.report
-    if report is None or (report.collectives is None and report.error is None):
+    if report is None:
         return _waiting("compiled", results.not_run)
+    if not report.has("collectives"):
+        return _stopped("compiled", report)
     collectives = report.collectives
     if collectives is None:
-        return _stopped("compiled", report)
+        return _waiting("compiled", results.not_run)
     text = f"{len(collectives):,}"
     if total := total_bytes(collectives):
         text += f" · {bytes_text(total)}"
@@ -170,17 +173,18 @@ def _compiled(results: StageResults) -> dict[str, str]:
 
 def _ran(results: StageResults) -> dict[str, str]:
     report = results.report
-    if report is None or report.collectives is None:
+    if report is None or report.without_error.collectives is None:
         return _waiting("ran")
     if report.error is not None and report.error.stage in RUN_STAGES:
         return _stage("ran", "failed", wording.RUN_FAILED, report.error.message)
-    if report.run_s is None:
+    done = report.without_error
+    if done.run_s is None:
         return _waiting("ran")
     state = "live"
-    if any(check.ok is False for check in report.checks):
+    if any(check.ok is False for check in done.checks):
         state = "failed"
-    title = f"{wording.run_verdict(report)}\n{_where(results)}"
-    return _stage("ran", state, wording.ran(report), title)
+    title = f"{wording.run_verdict(done)}\n{_where(results)}"
+    return _stage("ran", state, wording.ran(done), title)
 
 
 def _where(results: StageResults) -> str:

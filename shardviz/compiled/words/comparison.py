@@ -226,13 +226,14 @@ def stages(value: Stages) -> str:
     last: Stage | None = None
     for next_stage in value.all:
         # Stages that failed or are missing cannot be compared.
-        if last is not None and None not in (last.collectives, next_stage.collectives):
+        done = next_stage.without_error
+        if last is not None and None not in (last.collectives, done.collectives):
             lines.append(f"  {value.between(last.name, next_stage.name).short}")
         time = ""
-        if next_stage.seconds is not None:
-            time = f" in {seconds_text(next_stage.seconds)}"
+        if done.seconds is not None:
+            time = f" in {seconds_text(done.seconds)}"
         lines.append(f"{next_stage.name}{time}: {next_stage.sum or next_stage}")
-        last = next_stage
+        last = done
     return "\n".join(lines)
 
 

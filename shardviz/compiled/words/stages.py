@@ -311,16 +311,17 @@ def planned_memory(fit: Fit, alive: int) -> str:
 
 def memory(report: Report) -> str:
     """Describes a compiled program's memory on each device, and whether it fits."""
-    used, on_host = report.memory, host_bytes(report.memory)
+    done = report.without_error
+    fit, used, on_host = done.fit, done.memory, host_bytes(done.memory)
     parts = []
-    if report.fit is not None:
-        parts.append(str(report.fit))
+    if fit is not None:
+        parts.append(str(fit))
     needed, peak = needed_bytes(used) or 0, used.peak
     if peak is not None and needed > peak.bytes:
         # The page shows both figures, so we explain a visible difference.
         if bytes_text(needed) != bytes_text(peak.bytes):
             code = used.generated_code or 0
-            least, uses = report.roofline, "gaps between buffers"
+            least, uses = done.roofline, "gaps between buffers"
             if least is not None and least.chip.platform == "tpu":
                 uses += " and on-chip memory"
             rest = {"code": code, uses: needed - peak.bytes - code}
@@ -332,7 +333,7 @@ def memory(report: Report) -> str:
         parts.append(
             f"In addition, {bytes_text(on_host)} per device are in host memory."
         )
-    if report.fit is not None and report.fit.ok is False:
+    if fit is not None and fit.ok is False:
         parts.append(str(report.largest_arrays))
     return " ".join(filter(None, parts))
 

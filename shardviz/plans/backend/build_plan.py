@@ -177,7 +177,7 @@ class _PlanRun:
             self.fail(error)
         else:
             self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
-        return {name: getattr(self.plan, name) for name in AFTER_LOWERING}
+        return {name: vars(self.plan)[name] for name in AFTER_LOWERING}
 
     def _note(self, *notes: object) -> None:
         self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))

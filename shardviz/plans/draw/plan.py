@@ -169,7 +169,7 @@ def draw_plan(
             largest ones.
     """
     head = titled(title, _head(plan))
-    calls = constraint_lines(plan.constraints)
+    calls = constraint_lines(plan.without_error.constraints)
     if plan.error:
         error, *call_lines = [f"✗ {plan.error}", *calls]
         # Only the error is red, not the constraint calls after it.
@@ -212,7 +212,7 @@ def plan_text(plan: Plan, width: int, full: bool = False) -> str:
         width: characters per line.
         full: whether to show one line per value for any number of values.
     """
-    calls = constraint_lines(plan.constraints, full)
+    calls = constraint_lines(plan.without_error.constraints, full)
     if plan.error:
         lines = [_head(plan), f"✗ {plan.error}", *calls]
         return paragraphs(lines, width, MOST_TEXT_LINES)
@@ -229,7 +229,8 @@ def plan_text(plan: Plan, width: int, full: bool = False) -> str:
 
 
 def _head(plan: Plan) -> str:
-    return plan_head(plan, sum(1 for op in plan.ops if op.spec.axes))
+    split = sum(1 for op in plan.without_error.ops if op.spec.axes)
+    return plan_head(plan, split)
 
 
 def _table(rows: Sequence[ValueRow], width: int) -> list[str]:

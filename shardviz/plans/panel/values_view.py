@@ -76,7 +76,8 @@ def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
     if plan is None:
         return {"count": 0, "error": "", "waiting": True}
     # Many values share names, source lines and sentences.
-    strings = _Table()
+    strings, error = _Table(), plan.error
+    plan = plan.without_error
     numbers = {op.name: i for i, op in enumerate(plan.ops)}
     return {
         "waiting": False,
@@ -84,7 +85,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> JsonDict:
         "count": len(plan.ops),
         "words": wording.plan_summary(plan),
         "seconds": seconds_text(plan.seconds) if plan.seconds else "",
-        "error": "" if plan.error is None else plan.error.located,
+        "error": "" if error is None else error.located,
         "notes": list(map(str, plan.notes[:MOST_NOTES])),
         "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
         "kinds": list(KINDS),

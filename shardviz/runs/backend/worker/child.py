@@ -250,7 +250,7 @@ class HereForKernel(Here):
     def answer(self) -> WorkerAnswer:
         """Returns the answer for the kernel."""
         report, values = self.job.report, None
-        if report.outputs is not None and report.error is None:
+        if report.error is None and report.outputs is not None:
             values = tuple(value_of(leaf) for leaf in jax.tree.leaves(report.outputs))
         return WorkerAnswer(report.replace(outputs=None), self._compiled, values)
 

@@ -130,7 +130,9 @@ class Elsewhere(Runner[ExportedProgram, None]):
         """
         job = self.job
         job.add_notes(report.notes)
-        job.note(**{name: getattr(report, name) for name in (*FROM_ELSEWHERE, *names)})
+        for name in (*FROM_ELSEWHERE, *names):
+            if report.has(name):
+                job.note(**{name: getattr(report, name)})
         job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
 
 
