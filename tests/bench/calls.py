@@ -81,6 +81,7 @@ def main() -> int:
         watched, jitted = sv.watch(first), jax.jit(first)
         for other in others:
             watched(*other)
+            jitted(*other)
         extra, ours, theirs = beyond(watched, jitted, args)
         note = f"({text(ours)} - {text(theirs)})"
         wanted = f"<= {text(TARGET)}" if bound else ""

@@ -294,6 +294,8 @@ def test_reports_and_plans_are_those_of_the_calls(eight_devices):
     assert [c.kind for c in watched.entries[1].plan.collectives] == ["all-reduce"]
     assert watched.entries[0].plan.collectives == ()
     assert [change.kind for change in watched.entries[1].comparison.changes] == ["added"]
+    assert sv.text(watched) == watched._repr_mimebundle_()["text/plain"]
+    assert sv.plot(watched).axes
     html = watched._repr_mimebundle_()["text/html"]
     assert html.count("<tr>") == 3
 

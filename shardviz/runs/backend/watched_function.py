@@ -501,9 +501,6 @@ class Watch:
         """Returns the rows that a notebook shows; reads the reports of new rows."""
         return WatchTable(self.name, tuple(entry.row() for entry in self.entries))
 
-    def _text_(self) -> str:
-        return self.table().explain()
-
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Any:
         return self.table()._repr_mimebundle_(include, exclude)
 
