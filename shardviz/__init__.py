@@ -45,31 +45,20 @@ def _modules_of_names() -> dict[str, str]:
 
 _MODULE_OF = _modules_of_names()
 _MODULES = ("exercises", "gallery", "legacy", "types")
-# Words for a task that are unlike the name of its function -> that name.
+# The name of a function -> words for its task that are unlike this name.
 _OTHER_WORDS = {
-    "analyze": "audit",
-    "check": "expect",
-    "collectives": "compile",
-    "constrain": "changes",
-    "diff": "compare_meshes",
-    "estimate": "plan",
-    "explain": "text",
-    "inspect": "text",
-    "lower": "plan",
-    "memory": "compile",
-    "optimize": "search",
-    "print": "text",
-    "profile": "run",
-    "shard": "layout",
-    "sharding": "layout",
-    "show": "plot",
-    "simulate": "run",
-    "summary": "audit",
-    "trace": "plan",
-    "tune": "search",
-    "view": "explore",
-    "visualize": "plot",
-    "why": "plan",
+    "audit": ("analyze", "summary"),
+    "changes": ("constrain",),
+    "compare_meshes": ("diff",),
+    "compile": ("collectives", "memory"),
+    "expect": ("check",),
+    "explore": ("view",),
+    "layout": ("shard", "sharding"),
+    "plan": ("estimate", "lower", "trace", "why"),
+    "plot": ("show", "visualize"),
+    "run": ("profile", "simulate"),
+    "search": ("optimize", "tune"),
+    "text": ("explain", "inspect", "print"),
 }
 __all__ = sorted([*_MODULE_OF, "__version__"])  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -92,7 +81,10 @@ def _refuse(name: str) -> NoReturn:
         raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
     from shardviz.base.format import nearest
 
-    public = _OTHER_WORDS.get(name) or nearest(name, __all__)
+    public = nearest(name, __all__)
+    for function, words in _OTHER_WORDS.items():
+        if name in words:
+            public = function
     if public is None:
         raise AttributeError(f"There is no sv.{name}; help(sv) lists what there is.")
     raise AttributeError(f"There is no sv.{name}. Did you mean sv.{public}?")
