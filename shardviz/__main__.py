@@ -174,7 +174,7 @@ def _plan(options: argparse.Namespace) -> int:
     if not isinstance(result, Plan):
         raise InputError(f"A plan is of a program; {options.what} returned none")
     found = {"mesh": dict(result.mesh.shape)} if result.ok else {}
-    return _print_program(result, result.collectives, found, options)
+    return _print_program(result, result.without_error.collectives, found, options)
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -191,8 +191,11 @@ def _compile(options: argparse.Namespace) -> int:
         result = result.report
     if not isinstance(result, Report):
         raise InputError(f"A report is of a program; {options.what} returned none")
-    found = {"target": result.target, "memory": needed_bytes(result.memory)}
-    return _print_program(result, result.collectives, found, options)
+    found = {
+        "target": result.target,
+        "memory": needed_bytes(result.without_error.memory),
+    }
+    return _print_program(result, result.without_error.collectives, found, options)
 
 
 def _print_program(

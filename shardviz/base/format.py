@@ -24,6 +24,8 @@ import numpy as np
 
 # Comparing more names than this would make a typo hint too slow.
 MOST_COMPARED = 1000
+# The most decimals that tell two byte counts apart; a float has no more.
+MOST_DIGITS = 17
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -197,17 +199,33 @@ def clause(template: str, value: object) -> str:
     return template.format(value) if value else ""
 
 
-def bytes_text(count: int) -> str:
+def bytes_text(count: int, decimals: int = 1) -> str:
     """Formats a byte count in the largest binary unit that fits.
 
     >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
     ('0 B', '1.5 KiB', '2 MiB', '5 TiB')
+    >>> bytes_text(1025, 3)
+    '1.001 KiB'
     """
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
     while abs(value) >= 1024 and len(units) > 1:
         value /= 1024
         units.pop(0)
-    return f"{value:.1f}".removesuffix(".0") + f" {units[0]}"
+    digits = f"{value:.{decimals}f}".rstrip("0").rstrip(".")
+    return f"{digits} {units[0]}"
+
+
+def told_apart(numbers: Sequence[int]) -> list[str]:
+    """Formats byte counts with as many digits as tell different ones apart.
+
+    >>> told_apart([1 << 20, (1 << 20) + 1]), told_apart([1 << 20, 1 << 20])
+    (['1 MiB', '1.000001 MiB'], ['1 MiB', '1 MiB'])
+    """
+    for decimals in range(1, MOST_DIGITS):
+        texts = [bytes_text(number, decimals) for number in numbers]
+        if len(set(texts)) == len(set(numbers)):
+            return texts
+    return [f"{number:,} B" for number in numbers]
 
 
 def seconds_text(seconds: float | None) -> str:

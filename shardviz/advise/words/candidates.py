@@ -25,7 +25,7 @@ from shardviz.advise.candidates import (
 )
 from shardviz.advise.words.edits import edits_in_words
 from shardviz.base.collective import Collective
-from shardviz.base.format import by_count, bytes_text, joined, plural
+from shardviz.base.format import by_count, bytes_text, joined, plural, told_apart
 from shardviz.compiled.op_costs import StepCost
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.words.roofline import time_text
@@ -137,12 +137,12 @@ def _same_collective(fact: SameCollective) -> str:
 
 
 def _moved_elsewhere(fact: MovedElsewhere) -> str:
-    after, before = bytes_text(fact.sent), bytes_text(fact.sent_before)
+    after, before = told_apart([fact.sent, fact.sent_before])
     return f"each device then sends {after} in all, and {before} before"
 
 
 def _hardly_less(fact: HardlyLess) -> str:
-    after, before = bytes_text(fact.sent), bytes_text(fact.sent_before)
+    after, before = told_apart([fact.sent, fact.sent_before])
     return f"each device then sends {after} in all, which is hardly less than {before}"
 
 
@@ -156,7 +156,7 @@ def _more_time(fact: MoreTime) -> str:
 
 
 def _no_less_memory(fact: NoLessMemory) -> str:
-    after, before = bytes_text(fact.needed or 0), bytes_text(fact.needed_before or 0)
+    after, before = told_apart([fact.needed or 0, fact.needed_before or 0])
     return f"it needs {after} per device, and {before} before"
 
 

@@ -18,7 +18,15 @@ from shardviz.advise.violations import (
 from shardviz.axis_rules.requests import Request
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
-from shardviz.base.format import by_count, bytes_text, clause, fold, joined, plural
+from shardviz.base.format import (
+    by_count,
+    bytes_text,
+    clause,
+    fold,
+    joined,
+    plural,
+    told_apart,
+)
 from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.words.too_large import largest_values, needed_by_kind
 from shardviz.plans.plan_folds import fold_collectives, fold_line
@@ -46,17 +54,24 @@ def too_many_bytes(fact: TooManyBytes) -> str:
         # The limit is for all collectives of a step, or for those of one kind.
         kind = fact.per if fact.per != "step" else "collective"
         limited = f"all {kind}s of one step"
-    return _collectives(fact, f"at most {bytes_text(fact.limit)} for {limited}", "are")
+    limit, _ = _limit_and_size(fact, fact.limit)
+    return _collectives(fact, f"at most {limit} for {limited}", "are", fact.limit)
 
 
-def _collectives(fact: CollectiveViolation, expected: str, there: str) -> str:
+def _limit_and_size(fact: CollectiveViolation, limit: int) -> list[str]:
+    return told_apart([limit, total_bytes(fact.collectives)])
+
+
+def _collectives(
+    fact: CollectiveViolation, expected: str, there: str, limit: int = 0
+) -> str:
     compiled = f"as compiled for {fact.target}"
     if fact.stage == "propagated":
         compiled = "as Shardy estimates"
     elif fact.stage == "partitioned":
         compiled = f"as XLA's partitioner put in for {fact.target}"
     over = clause(" over {}", joined(fact.over, "or"))
-    size = f"{bytes_text(total_bytes(fact.collectives))} per device"
+    size = f"{_limit_and_size(fact, limit)[1]} per device"
     head = f"Expected {expected}{over} in {fact.name}, and there {there} {size},"
     largest = _largest_collectives(fact.collectives)
     return "\n".join([f"{head} {compiled}:", *largest, *_advice(fact)])
@@ -145,12 +160,13 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
     takes = _BYTES_OF.get(
         fact.counted, f"as compiled{clause(' for {}', fact.target)} it takes"
     )
-    needed = f"{takes} {bytes_text(fit.needed)}"
+    size, limit = told_apart([fit.needed, fit.capacity or 0])
+    needed = f"{takes} {size}"
     if fact.large is not None and fact.large.code != "arguments":
         # Most of the memory is for intermediate values, not for arguments.
         expected = f"to fit on {fit.device}"
         if not fit.device:
-            expected = f"to take at most {bytes_text(fit.capacity or 0)} of each device"
+            expected = f"to take at most {limit} of each device"
         head = f"Expected {fact.name} {expected}; {needed} on each device:"
         kinds = needed_by_kind(fact.large)
         return "\n".join([f"{head} {kinds}", *largest_values(fact.large)])
@@ -158,7 +174,6 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
         expected = f"to fit on {fit.device}; {needed} on each device. {fit}"
         instead = "take a larger target"
     else:
-        limit = bytes_text(fit.capacity or 0)
         expected = f"to take at most {limit} of each device's memory, and {needed}"
         expected += f"{fit.uncounted}."
         instead = "raise the limit"

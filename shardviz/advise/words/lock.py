@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from shardviz.advise.lock import LockDiff, LockedCollective, folded_layers
-from shardviz.base.format import bytes_text, clause, plural
+from shardviz.base.format import bytes_text, clause, plural, told_apart
 
 _NUMBERED = "as they are numbered"
 
@@ -44,7 +44,7 @@ def _lines(diff: LockDiff) -> Iterator[str]:
         arrays = f"Each device held {bytes_text(held)} of these arrays"
         yield f"{arrays} and holds {bytes_text(holds)}."
     if diff.gained or diff.lost:
-        took, take = _sum(before.collectives), _sum(after.collectives)
+        took, take = told_apart([_sum(before.collectives), _sum(after.collectives)])
         yield f"The results of collectives took {took} on each device and take {take}."
     for lead, collectives in (("Gained", diff.gained), ("Lost", diff.lost)):
         for collective in sorted(collectives, key=lambda c: -c.bytes_in_all):
@@ -93,8 +93,8 @@ def _changed(old: str, new: str) -> str:
     return f"{old} -> {new}"
 
 
-def _sum(collectives: Iterable[LockedCollective] | None) -> str:
-    return bytes_text(sum(c.bytes_in_all for c in collectives or ()))
+def _sum(collectives: Iterable[LockedCollective] | None) -> int:
+    return sum(c.bytes_in_all for c in collectives or ())
 
 
 def _made_with(diff: LockDiff) -> Iterator[str]:

@@ -300,7 +300,7 @@ def _constraints(plan: Plan | None) -> list[JsonDict]:
     if plan is None:
         return []
     rows = []
-    for call in plan.constraints[:MOST_CONSTRAINTS]:
+    for call in plan.without_error.constraints[:MOST_CONSTRAINTS]:
         row = {"where": call.where, "effect": call.effect}
         row |= {"spec": str(call.spec or ""), "text": call.sentence}
         rows.append({**row, "warns": call.wants_attention})

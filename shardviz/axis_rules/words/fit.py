@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardviz.axis_rules.fit import Fit, LargeArray, LargestArrays, Uncounted
-from shardviz.base.format import bytes_text, clause, plural
+from shardviz.base.format import bytes_text, clause, plural, told_apart
 
 
 def fit(fact: Fit) -> str:
@@ -14,29 +14,31 @@ def fit(fact: Fit) -> str:
     >>> fit(Fit(21 << 30, 16 << 30, "TPU v5e"))
     'Does not fit: 21 GiB per device, TPU v5e has 16 GiB.'
     """
-    needed = f"{bytes_text(fact.needed)} per device"
+    compared = [fact.needed, fact.capacity or 0]
+    if fact.code == "not now":
+        compared[1] = fact.free or 0
+    size, limit = told_apart(compared)
+    needed = f"{size} per device"
     note = uncounted(fact.uncounted)
     # Activations need memory in addition to the arrays.
     if fact.arrays_only:
         note += ", before activations"
     if fact.code == "too large":
         owner = fact.device or "each"
-        capacity = fact.capacity or 0
-        has = bytes_text(capacity + fact.reserved)
+        has = limit
         if fact.reserved:
-            has += f", {bytes_text(capacity)} of it usable"
+            whole = bytes_text((fact.capacity or 0) + fact.reserved)
+            has = f"{whole}, {limit} of it usable"
         return f"Does not fit: {needed}, {owner} has {has}{note}."
     if fact.code == "not now":
-        return (
-            f"Does not fit now: {needed}, {bytes_text(fact.free or 0)} is free{note}."
-        )
+        return f"Does not fit now: {needed}, {limit} is free{note}."
     if fact.capacity is None:
         return f"{needed}{note}; the capacity of a device is not known."
     # If some arrays are not counted, don't claim that all of them fit.
     head = "Fits:"
     if fact.uncounted:
         head = "At least"
-    of = f"{bytes_text(fact.needed)} of {bytes_text(fact.capacity)} per device"
+    of = f"{size} of {limit} per device"
     return f"{head} {of}{clause(' ({})', fact.device)}{note}."
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardviz.base.format import by_count, bytes_text, clause, joined, plural, shown
+from shardviz.base.format import (
+    by_count,
+    bytes_text,
+    clause,
+    joined,
+    plural,
+    shown,
+    told_apart,
+)
 from shardviz.plans.explanation import (
     AxisInUseLine,
     CostLine,
@@ -343,7 +351,7 @@ def _resized(change: ResizedCollective) -> str:
 
 
 def _bytes_sent(fact: BytesSent) -> str:
-    before, after = bytes_text(fact.before), bytes_text(fact.after)
+    before, after = told_apart([fact.before, fact.after])
     return f"Each device sends {before} before, {after} now."
 
 

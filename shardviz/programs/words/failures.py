@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from shardviz.base.format import bytes_text, clause, joined
+from shardviz.base.format import clause, joined, told_apart
 from shardviz.programs.failure import (
     CallbackRaised,
     CancelledAfter,
@@ -192,9 +192,10 @@ def process_end(fact: ProcessEnd) -> str:
                 " It may hang, or need longer: give it more time, or a smaller program."
             )
         case TookTooMuchMemory(used=used, limit=limit):
+            held, most = told_apart([used, limit])
             return (
-                f"{process} was ended{in_stage}: it held {bytes_text(used)} and may hold"
-                f" {bytes_text(limit)}. Compile a smaller program, for fewer devices, or on"
+                f"{process} was ended{in_stage}: it held {held} and may hold"
+                f" {most}. Compile a smaller program, for fewer devices, or on"
                 " a machine with more memory."
             )
     raise TypeError(type(fact))
