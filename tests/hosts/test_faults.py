@@ -16,7 +16,7 @@ import shardviz as sv
 from shardviz.base.errors import MissingPackage, TargetError
 from shardviz.programs.backend.worker.folders import dump_root
 from shardviz.programs.failure import Cancelled, OthersWait
-from shardviz.runs.backend.hosts.cluster import status_of
+from shardviz.runs.backend.hosts.cluster import children_of, status_of
 from shardviz.runs.backend.hosts.run import run_program
 from shardviz.runs.cache import ExecutableCache
 from tests.hosts.test_hosts import on_engine
@@ -157,7 +157,10 @@ if child == 0:
     os._exit(0 if "belong to the process that started them" in error.message else 1)
 assert os.waitpid(child, 0)[1] == 0, "the child has used its parent's processes"
 assert sv.run(program, target=hosts).ok
-print("started", hosts._engines.controller, hosts.processes[0].pid, flush=True)
+from shardviz.runs.backend.hosts.cluster import children_of
+controller = hosts._engines.controller
+children = [child.pid for child in children_of(controller)]
+print("started", hosts.processes[0].pid, controller, *children, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -169,8 +172,16 @@ def test_nothing_outlives_a_killed_kernel_nor_does_a_fork_touch_it():
     assert "started" in done.stdout, done.stderr
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = done.stdout.partition("started")[2].split()
-    assert len(pids) == 2  # the controller and the engine
+    assert len(pids) >= 2  # the engine, the controller and the processes that it has started
     assert gone([int(pid) for pid in pids])
+
+
+def test_closing_ends_the_controller_and_its_children():
+    hosts = sv.hosts(1, devices=1)
+    controller = hosts._engines.controller
+    pids = [controller, *(child.pid for child in children_of(controller))]
+    hosts.close()
+    assert gone(pids)
 
 
 OTHER = "from shardviz.runs.backend.hosts import engine; engine.jaxlib_version = {!r}"

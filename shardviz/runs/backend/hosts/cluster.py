@@ -9,7 +9,7 @@ import re
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from shardviz.programs.backend.worker.settings import Settings
 from shardviz.programs.failure import Exited, Lost, ProcessEnd
 
 if TYPE_CHECKING:
+    import psutil
     from ipyparallel import AsyncResult, Client
 
 # Maximum number of engines per machine.
@@ -177,8 +178,11 @@ class Engines:
         """Ends a cluster that shardviz started; does nothing in a forked process."""
         if self.folder is None or os.getpid() != self.kernel:
             return
+        # The controller has a process of its own, which ipyparallel does not stop.
+        children = children_of(self.controller)
         with contextlib.suppress(Exception):  # processes may have ended already
             self.cluster.stop_cluster_sync()
+        kill(children)
         with contextlib.suppress(Exception):  # the controller may have ended
             self.client.close(linger=0)
         remove_folder(self.folder)
@@ -295,6 +299,25 @@ def _environment(platform: str) -> dict[str, str]:
         old_path = os.environ.get("PYTHONPATH", "")
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, old_path)))
     return variables
+
+
+def children_of(pid: int | None) -> list[psutil.Process]:
+    """Returns the processes on this machine that a process has started."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        if pid is not None:
+            return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kills processes that have not ended yet."""
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def status_of(pid: int) -> str:

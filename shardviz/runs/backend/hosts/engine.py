@@ -232,6 +232,7 @@ def _end_with_kernel(kernel: int, controller: int) -> None:
     """Ends this process and ipyparallel's controller when the kernel has ended."""
     while os.getppid() == kernel:
         time.sleep(0.2)
+    cluster.kill(cluster.children_of(controller))
     with contextlib.suppress(ProcessLookupError):
         os.kill(controller, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
