@@ -58,7 +58,7 @@ def _collective_data(
     if key.startswith("0:") and stages.results.plan is not None:
         mesh = stages.results.plan.mesh
     elif stages.results.report is not None:
-        mesh = stages.results.report.mesh
+        mesh = stages.results.report.without_error.mesh
     if collective is None or mesh is None:
         raise ProgramError("This collective is not known any more. Choose one again.")
     topology = None

@@ -91,7 +91,7 @@ def report_of_plan(plan: Plan, note: Note | None = None) -> Report:
     """
     layouts: dict[str, dict[str, Layout]] = {"argument": {}, "op": {}, "result": {}}
     without: list[Check] = []
-    for op in plan.ops:
+    for op in plan.without_error.ops:
         if op.kind != "op" and op.dtype != "token":
             try:
                 layout = lay_out(op.shape, op.spec, plan.mesh, op.dtype)
