@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from shardviz.base.plain import Plain
-from shardviz.base.typing import JsonDict
+
+if TYPE_CHECKING:
+    from shardviz.base.typing import JsonDict
 
 
 class Displayed(Plain):

@@ -14,12 +14,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import Field, InitVar, dataclass, fields, is_dataclass
-from typing import Any, ClassVar, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from shardviz.base.errors import ShardvizError
-from shardviz.base.typing import JsonDict
+
+if TYPE_CHECKING:
+    from shardviz.base.typing import JsonDict
 
 MOST_NUMBERS = 1 << 14
 _LEFT_OUT = object()
@@ -67,16 +67,17 @@ class Plain:
 def plain(value: Any) -> Any:
     """Converts a value to plain data; used for the parts of a value.
 
+    >>> import numpy as np
     >>> plain({"x": (np.int64(4), slice(0, 2), {"b", "a"})})
     {'x': [4, [0, 2, None], ['a', 'b']]}
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, (float, np.generic)):
-        number = value.item() if isinstance(value, np.generic) else value
-        return number if math.isfinite(number) else None
-    if isinstance(value, np.ndarray):
-        return value.tolist() if value.size <= MOST_NUMBERS else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    # numpy's, which this module does not import: pytest loads it with our plugin.
+    if type(value).__module__ == "numpy":
+        return plain(value.tolist()) if value.size <= MOST_NUMBERS else None
     if isinstance(value, Plain):
         return str(value) if value._is_text else value.to_dict()
     if isinstance(value, slice):

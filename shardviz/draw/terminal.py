@@ -10,6 +10,8 @@ _BOLD, _RED, _END = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 FAILED = ("✗", "BROKEN")
 # Names are not shortened to fewer characters.
 _LEAST = 16
+# A line is broken before these characters, and continues with this many more spaces.
+_SEPARATOR, _INDENT = " · ", 4
 
 
 def styled(text: str, stream: TextIO | None) -> str:
@@ -42,22 +44,42 @@ def styled(text: str, stream: TextIO | None) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Shortens the longest names in lines that are too long, at their beginnings.
+    """Breaks lines that are too long at " · ", and shortens names that still do not fit.
 
-    Wrapping breaks lines only at spaces. The end of a long name says more than its
-    beginning. Numbers, such as device ids, are kept.
+    Names lose their beginnings, since the end of a long name says more. Numbers, such as
+    device ids, are kept.
 
-    >>> print(fitted("2 KiB · state/params/layers/attention/kernel", 30))
-    2 KiB · …yers/attention/kernel
+    >>> print(fitted("2 KiB · state/params/layers/attention/kernel · line 3", 30))
+    2 KiB
+        · …layers/attention/kernel
+        · line 3
     """
-    lines = []
+    lines: list[str] = []
     for line in text.split("\n"):
-        while len(line) > width:
-            names = [word for word in line.split() if any(map(str.isalpha, word))]
-            name = max(names, key=len, default="")
-            size = max(_LEAST, len(name) - (len(line) - width))
-            if size >= len(name):
-                break
-            line = line.replace(name, "…" + name[1 - size :], 1)
-        lines.append(line)
+        lines += _broken(line, width) if len(line) > width else [line]
     return "\n".join(lines)
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """Breaks a line at its separators, and shortens each part to the width."""
+    indent = " " * (len(line) - len(line.lstrip()) + _INDENT)
+    first, *parts = line.split(_SEPARATOR)
+    lines = [_shortened(first, width)]
+    for part in parts:
+        if len(lines[-1] + _SEPARATOR + part) <= width:
+            lines[-1] += _SEPARATOR + part
+        else:
+            lines.append(_shortened(f"{indent}{_SEPARATOR.lstrip()}{part}", width))
+    return lines
+
+
+def _shortened(line: str, width: int) -> str:
+    """Shortens the longest names in a line."""
+    while len(line) > width:
+        names = [word for word in line.split() if any(map(str.isalpha, word))]
+        name = max(names, key=len, default="")
+        size = max(_LEAST, len(name) - (len(line) - width))
+        if size >= len(name):
+            break
+        line = line.replace(name, "…" + name[1 - size :], 1)
+    return line

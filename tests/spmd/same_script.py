@@ -57,14 +57,15 @@ def program(order: str = "major", **options: Any) -> Any:
 
 def summary(report: Any) -> dict[str, Any]:
     """What a report found, without times."""
+    done = report.without_error
     return {
         "ok": report.ok,
         "error": str(report.error or ""),
         "target": report.target,
-        "checks": [[c.name, c.ok, c.detail] for c in report.checks],
-        "collectives": [c.words for c in report.collectives or ()],
+        "checks": [[c.name, c.ok, c.detail] for c in done.checks],
+        "collectives": [c.words for c in done.collectives or ()],
         "notes": [noted(note) for note in report.notes],
-        "processes": np.unique(report.mesh.process_indices).tolist() if report.mesh else [],
+        "processes": np.unique(done.mesh.process_indices).tolist() if done.mesh else [],
     }
 
 

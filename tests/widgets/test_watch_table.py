@@ -35,8 +35,8 @@ def wait(reached: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def updating() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name == "shardviz-watch"]
+def updating() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name == "shardviz-watch"}
 
 
 def test_the_table_follows_the_calls(notebook):
@@ -57,14 +57,14 @@ def test_the_table_follows_the_calls(notebook):
 
 
 def test_only_the_last_table_is_updated_and_it_ends_with_the_function(notebook):
-    before = len(updating())
+    earlier = updating()  # of another test's function, which may end any time
     watched = sv.watch(lambda x: x + 1)
     watched._ipython_display_()
     watched._ipython_display_()
-    wait(lambda: len(updating()) == before + 1)
+    wait(lambda: len(updating() - earlier) == 1)
     del watched
     gc.collect()
-    wait(lambda: len(updating()) == before)
+    wait(lambda: not updating() - earlier)
 
 
 def test_outside_a_notebook_there_is_text_and_html():
