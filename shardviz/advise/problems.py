@@ -827,11 +827,11 @@ def _report(program: Program, results: Results) -> Iterator[Problem]:
     if error is not None and error.stage != "cancelled":
         if not results.has_no_plan and not program.problems:
             yield Stopped(error)
-    done = report.without_error
-    for check in done.checks:
+    reached = report.without_error
+    for check in reached.checks:
         if check.ok is False:
             yield FailedCheck(check)
-    order = getattr(done.roofline, "order", None)
+    order = getattr(reached.roofline, "order", None)
     if order is not None:
         yield SlowDeviceOrder(order)
     stage, collectives = 2, results.compiled

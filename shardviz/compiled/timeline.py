@@ -148,13 +148,13 @@ def timeline(
     """
     placed, chip = mesh or plan.mesh, topology.chip
     compiled = with_operations(report, plan)
-    done = report.without_error if report is not None else None
-    if done is None or done.collectives is None or compiled is None:
+    reached = report.without_error if report is not None else None
+    if reached is None or reached.collectives is None or compiled is None:
         compiled = None
         least, collectives = planned_roofline(plan, topology, placed), plan.collectives
     else:
-        least, collectives = compiled, done.collectives
-        placed = done.mesh or placed
+        least, collectives = compiled, reached.collectives
+        placed = reached.mesh or placed
     before, after = _anchored(plan, collectives)
     bounds = collective_bounds(collectives, chip, topology, placed)
     costs = {cost.name: cost for cost in op_costs(plan)}

@@ -358,8 +358,8 @@ def parallelism_data_by_hand(setup: Setup, answer: Answer) -> str:
 def _fsdp_gradient(w: Any, x: Any) -> Any:
     from jax import lax
 
-    whole = lax.all_gather(w, "x", tiled=True)
-    return lax.psum_scatter(x.T @ (x @ whole), "x", tiled=True)
+    all_rows = lax.all_gather(w, "x", tiled=True)
+    return lax.psum_scatter(x.T @ (x @ all_rows), "x", tiled=True)
 
 
 @add(

@@ -284,15 +284,15 @@ class Trials:
             report.error.cause, failure.Cancelled
         ):
             raise Cancelled
-        done = report.without_error
-        needed = peak_bytes(done.memory)
+        reached = report.without_error
+        needed = peak_bytes(reached.memory)
         if report.too_large is not None:
             if must_fit:
                 return NoRoom(edits, str(report.too_large), needed)
         # The compiler rejects a program that exceeds the chip's memory, but does not
         # know of a lower `limit`.
         elif limit is not None and (needed or 0) > limit:
-            return NoRoom(edits, str(done.fit), needed)
+            return NoRoom(edits, str(reached.fit), needed)
         elif report.error is not None:
             if report.error.lacks_memory:
                 return NoRoom(edits, str(report.error))

@@ -102,10 +102,10 @@ def process_lines(report: Report, full: bool = False) -> list[str]:
 
 
 def _collective_lines(report: Report, full: bool) -> list[str]:
-    done = report.without_error
-    if not done.collectives or done.mesh is None:
+    reached = report.without_error
+    if not reached.collectives or reached.mesh is None:
         return []
-    lines, groups = [], by_process(done.collectives, done.mesh)
+    lines, groups = [], by_process(reached.collectives, reached.mesh)
     # Collectives between processes are slow, so they come first. None means unknown.
     for between in (True, None, False):
         selected = [group for group in groups if group.between is between]

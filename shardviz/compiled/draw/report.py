@@ -48,8 +48,8 @@ _TONES = {"✓": "good", "✗": "bad"}
 
 def draw_report(report: Report, title: str | None = None) -> Picture:
     """Draws the stages, collectives and checks of one compile or run."""
-    done, panels = report.without_error, []
-    collectives, rows = _collectives(done), _stages(done)
+    reached, panels = report.without_error, []
+    collectives, rows = _collectives(reached), _stages(reached)
     if not rows and collectives is None:
         rows = [Bar(None, "nothing was compiled", ())]
     if report.plan is not None and not report.error:
@@ -60,8 +60,8 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
         panels.append(draw_collectives(collectives))
     if report.processes:
         panels.append(draw_processes(report))
-    if done.checks:
-        panels.append(_checks(done.checks))
+    if reached.checks:
+        panels.append(_checks(reached.checks))
     notes = list(map(note, _notes(report)))
     if report.error:
         notes.insert(0, note(f"✗ {report.error}", "bad"))
@@ -93,31 +93,31 @@ def report_text(report: Report, width: int, full: bool = False) -> str:
 
 
 def _lines(report: Report, full: bool) -> list[str]:
-    large, done = report.too_large, report.without_error
+    large, reached = report.too_large, report.without_error
     lines = [_head(report) if large is None else str(large)]
     if large is not None:
         lines += explanation(large).splitlines()
     if report.error and not isinstance(report.error.cause, NeedsMoreMemory):
         lines.append(f"✗ {report.error}")
-    failed, others = _check_lines(done.checks, full)
+    failed, others = _check_lines(reached.checks, full)
     lines += failed
     stages = []
-    for row in _stages(done):
+    for row in _stages(reached):
         stages.append(f"{row.words[0]} {row.text}")
-    if done.cache_hit:
+    if reached.cache_hit:
         stages.append("from the cache")
-    if len(done.runs_s) > 1:
-        stages.append(wording.median_of(len(done.runs_s)))
+    if len(reached.runs_s) > 1:
+        stages.append(wording.median_of(len(reached.runs_s)))
     if stages:
         lines.append(" · ".join(stages))
     lines += process_lines(report, full)
     lines += _notes(report)
     if large is None or full:
-        lines += peak_lines(done, full)
-    if (collectives := _collectives(done)) is not None:
+        lines += peak_lines(reached, full)
+    if (collectives := _collectives(reached)) is not None:
         lines += _collective_lines(collectives, full)
-    if done.measured is not None:
-        lines += measured_lines(done.measured, full)
+    if reached.measured is not None:
+        lines += measured_lines(reached.measured, full)
     return lines + others
 
 
@@ -273,8 +273,8 @@ def _check_lines(checks: Sequence[Check], full: bool) -> tuple[list[str], list[s
 
 def _notes(report: Report) -> list[str]:
     """Lists memory, cost, effects and the report's notes, one per line."""
-    done = report.without_error
-    memory, device, host = done.memory, [], []
+    reached = report.without_error
+    memory, device, host = reached.memory, [], []
     for name in ("arguments", "outputs", "temporaries", "aliased"):
         size = getattr(memory, name)
         if size is not None:
@@ -286,18 +286,18 @@ def _notes(report: Report) -> list[str]:
     # For a program that does not fit, the largest values are already listed.
     if memory.peak is not None and report.too_large is None:
         lines.append(str(memory.peak))
-    fit = done.fit
+    fit = reached.fit
     if fit is not None and fit.ok is not None:
         lines.append(str(fit))
-    order = getattr(done.roofline, "order", None)
+    order = getattr(reached.roofline, "order", None)
     if order is not None:
         lines.append(str(order))
     cost = []
     for kind in ("flops", "bytes accessed"):
-        if kind in done.cost:
-            cost.append(f"{count_text(done.cost[kind])} {kind}")
+        if kind in reached.cost:
+            cost.append(f"{count_text(reached.cost[kind])} {kind}")
     if cost:
         lines.append(f"cost: {', '.join(cost)}")
-    if done.effects:
-        lines.append(f"effects: {', '.join(done.effects)}")
+    if reached.effects:
+        lines.append(f"effects: {', '.join(reached.effects)}")
     return [*lines, *map(str, report.notes)]

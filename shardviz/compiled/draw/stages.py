@@ -50,14 +50,14 @@ def draw_stages(stages: Stages, title: str | None = None) -> Picture:
     last: Stage | None = None
     for stage in stages.all:
         name, words = stage.name, [stage.sum or str(stage)]
-        done = stage.without_error
-        if done.seconds is not None:
-            name += f", {seconds_text(done.seconds)}"
-        if last is not None and None not in (last.collectives, done.collectives):
+        reached = stage.without_error
+        if reached.seconds is not None:
+            name += f", {seconds_text(reached.seconds)}"
+        if last is not None and None not in (last.collectives, reached.collectives):
             words.append(stages.between(last.name, stage.name).short)
         rows.append(Bar(None, "", (name, "; ".join(words))))
-        rows += _largest(done)
-        last = done
+        rows += _largest(reached)
+        last = reached
     head = _head(stages)
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, head),

@@ -59,10 +59,10 @@ def report_view(
         view["state"] = "done"
         if last.error is not None:
             view["state"] = "failed"
-        done = last.without_error
-        view.update(times=_times(done), verdict=wording.run_verdict(done))
-        view["passed"] = wording.checks_in_words(done)
-        for check in done.checks[:MAX_ROWS]:
+        reached = last.without_error
+        view.update(times=_times(reached), verdict=wording.run_verdict(reached))
+        view["passed"] = wording.checks_in_words(reached)
+        for check in reached.checks[:MAX_ROWS]:
             row = {"name": check.name, "ok": check.ok, "detail": check.detail}
             view["checks"].append(row)
         view["revision"] = revision
@@ -141,17 +141,17 @@ def headline_view(
     if report is None:
         view["note"] = not_run
         return view
-    done = report.without_error
-    if done.fit is not None:
-        view["memory"] = wording.memory_needed(done.fit)
-        view.update(memoryTitle=wording.memory(report), over=done.fit.ok is False)
+    reached = report.without_error
+    if reached.fit is not None:
+        view["memory"] = wording.memory_needed(reached.fit)
+        view.update(memoryTitle=wording.memory(report), over=reached.fit.ok is False)
     if roofline is None or roofline.seconds is None:
-        if done.collectives is None:  # the compile failed or has not run
+        if reached.collectives is None:  # the compile failed or has not run
             view["note"] = not_run if report.error is None else ""
         else:
             view["note"] = wording.NO_CHIP if roofline is None else wording.NO_COST
         return view
-    return {**view, **_least_times(roofline, done.collectives or (), stage=2)}
+    return {**view, **_least_times(roofline, reached.collectives or (), stage=2)}
 
 
 def planned_headline(plan: Plan, roofline: Roofline, suggested: str = "") -> JsonDict:
@@ -270,15 +270,15 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> JsonDict:
         view["estimate"] = estimate_view(plan)
     if report is None:
         return view
-    done = report.without_error
-    memory = done.memory
+    reached = report.without_error
+    memory = reached.memory
     for name in _PARTS:
         if size := getattr(memory, name):
             view["parts"].append([name.replace("_", " "), bytes_text(size)])
     view.update(
-        chart=chart_view(done),
+        chart=chart_view(reached),
         sentence=wording.memory(report),
-        over=done.fit is not None and done.fit.ok is False,
+        over=reached.fit is not None and reached.fit.ok is False,
         target=report.target,
     )
     return view

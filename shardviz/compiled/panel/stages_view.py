@@ -144,10 +144,10 @@ def _partitioned(results: StageResults) -> dict[str, str]:
     report = results.report
     if report is None:
         return _waiting("partitioned", results.not_run)
-    done = report.without_error
-    if done.partitioned is not None:
-        title = _title(done.partitioned, done.partition_s, _where(results))
-        return _stage("partitioned", "live", f"{len(done.partitioned):,}", title)
+    reached = report.without_error
+    if reached.partitioned is not None:
+        title = _title(reached.partitioned, reached.partition_s, _where(results))
+        return _stage("partitioned", "live", f"{len(reached.partitioned):,}", title)
     if report.error is not None and not report.has("collectives"):
         return _stopped("partitioned", report)
     return _stage("partitioned", "none", *wording.NOT_SHOWN)
@@ -177,14 +177,14 @@ def _ran(results: StageResults) -> dict[str, str]:
         return _waiting("ran")
     if report.error is not None and report.error.stage in RUN_STAGES:
         return _stage("ran", "failed", wording.RUN_FAILED, report.error.message)
-    done = report.without_error
-    if done.run_s is None:
+    reached = report.without_error
+    if reached.run_s is None:
         return _waiting("ran")
     state = "live"
-    if any(check.ok is False for check in done.checks):
+    if any(check.ok is False for check in reached.checks):
         state = "failed"
-    title = f"{wording.run_verdict(done)}\n{_where(results)}"
-    return _stage("ran", state, wording.ran(done), title)
+    title = f"{wording.run_verdict(reached)}\n{_where(results)}"
+    return _stage("ran", state, wording.ran(reached), title)
 
 
 def _where(results: StageResults) -> str:

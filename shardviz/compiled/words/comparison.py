@@ -226,14 +226,14 @@ def stages(value: Stages) -> str:
     last: Stage | None = None
     for next_stage in value.all:
         # Stages that failed or are missing cannot be compared.
-        done = next_stage.without_error
-        if last is not None and None not in (last.collectives, done.collectives):
+        reached = next_stage.without_error
+        if last is not None and None not in (last.collectives, reached.collectives):
             lines.append(f"  {value.between(last.name, next_stage.name).short}")
         time = ""
-        if done.seconds is not None:
-            time = f" in {seconds_text(done.seconds)}"
+        if reached.seconds is not None:
+            time = f" in {seconds_text(reached.seconds)}"
         lines.append(f"{next_stage.name}{time}: {next_stage.sum or next_stage}")
-        last = done
+        last = reached
     return "\n".join(lines)
 
 

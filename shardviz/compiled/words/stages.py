@@ -311,8 +311,8 @@ def planned_memory(fit: Fit, alive: int) -> str:
 
 def memory(report: Report) -> str:
     """Describes a compiled program's memory on each device, and whether it fits."""
-    done = report.without_error
-    fit, used, on_host = done.fit, done.memory, host_bytes(done.memory)
+    reached = report.without_error
+    fit, used, on_host = reached.fit, reached.memory, host_bytes(reached.memory)
     parts = []
     if fit is not None:
         parts.append(str(fit))
@@ -321,7 +321,7 @@ def memory(report: Report) -> str:
         # The page shows both figures, so we explain a visible difference.
         if bytes_text(needed) != bytes_text(peak.bytes):
             code = used.generated_code or 0
-            least, uses = done.roofline, "gaps between buffers"
+            least, uses = reached.roofline, "gaps between buffers"
             if least is not None and least.chip.platform == "tpu":
                 uses += " and on-chip memory"
             rest = {"code": code, uses: needed - peak.bytes - code}

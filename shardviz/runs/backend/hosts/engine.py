@@ -320,13 +320,13 @@ def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
         total_seconds = time.perf_counter() - begun
     messages = dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)
     this, report, seconds = _this_process(), job.report, {}
-    done = report.without_error
+    reached = report.without_error
     for stage in ("lower", "compile", "place", "run"):
-        stage_seconds = getattr(done, f"{stage}_s")
+        stage_seconds = getattr(reached, f"{stage}_s")
         if stage_seconds is not None:
             seconds[stage] = stage_seconds
     if job.stage == "check":  # checking took the rest of the call
-        ran = sum(done.runs_s)
+        ran = sum(reached.runs_s)
         seconds["check"] = total_seconds - seconds.get("place", 0.0) - ran
     process = ProcessReport(
         rank=this.rank,
@@ -335,7 +335,7 @@ def _answer(job: Job, steps: Callable[[], object]) -> ProcessAnswer:
         device_ids=this.device_ids,
         seconds=seconds,
         memory=memory_of(this.pid),
-        checks=done.checks,
+        checks=reached.checks,
         output=_printed(),
         warnings=tuple(messages),
         error=report.error,
