@@ -92,9 +92,10 @@ def program(
         args, kwargs: the arguments of the function, instead of `*arrays` and
             `**keywords`. Every other keyword then belongs to `sv.program`, even if the
             function has a parameter of the same name.
-        in_shardings, out_shardings, static_argnums, static_argnames, donate_argnums,
-        donate_argnames: as in `jax.jit`. A bare PartitionSpec is on the program's mesh.
-            If `fn` is jitted with other values, those are used, with a note.
+        in_shardings, out_shardings: as in `jax.jit`. A bare PartitionSpec is on the
+            program's mesh. If `fn` is jitted with other values, those are used, with a
+            note; likewise for the arguments below.
+        static_argnums, static_argnames, donate_argnums, donate_argnames: as in `jax.jit`.
         **keywords: keyword arguments of the function. If the function has a parameter
             named like one of those above (`rules`, `name`, ...), that keyword goes to
             the function. A jax mesh passed as `mesh` goes to both.
