@@ -46,7 +46,11 @@ Views = dict[str, list[Item]]
 
 
 def truth(
-    program: Program, target: str, plan: Plan | None, report: Report | None
+    program: Program,
+    target: str,
+    plan: Plan | None,
+    report: Report | None,
+    order: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """The figures of a program for a target; None for those that are not known.
 
@@ -54,7 +58,10 @@ def truth(
         program, target: as the Explorer has them now.
         plan: None before the program is planned.
         report: None before the program is compiled for the target.
+        order: the device ids of the last compile with this mesh for this target.
     """
+    if report is not None:
+        report = report.without_error
     facts: dict[str, Any] = dict.fromkeys(
         f"least {name}" for name in ("time", "target", "arithmetic", "memory", "collectives")
     )
@@ -71,7 +78,7 @@ def truth(
         facts["capacity"] = topology.chip.device_bytes
     if plan is not None and plan.ok:
         facts |= _of_plan(plan)
-    steps = _timeline(program, target, plan, report)
+    steps = _timeline(program, target, plan, report, order)
     if report is not None:
         facts["needed"] = needed_bytes(report.memory)
         facts["usable"] = report.fit.capacity if report.fit else None
@@ -148,14 +155,15 @@ def _topology(program: Program, target: str, plan: Plan | None) -> Topology | No
 
 
 def _timeline(
-    program: Program, target: str, plan: Plan | None, report: Report | None
+    program: Program,
+    target: str,
+    plan: Plan | None,
+    report: Report | None,
+    order: tuple[int, ...],
 ) -> Timeline | None:
     topology = _topology(program, target, plan)
     if topology is None or plan is None or not plan.ok:
         return None
-    order = ()
-    if target and report is not None and report.mesh is not None:
-        order = tuple(report.mesh.device_ids.ravel().tolist())
     placement = device_placement(program.mesh, str(topology), order)
     if placement is None:
         return None
@@ -267,6 +275,7 @@ class Screen:
         self.last: tuple[list[Item], dict[str, Any]] = [], {}
         # Compiled program and target.
         self.compiled: tuple[Program, str] | None = None
+        self.orders: dict[tuple[str, str], tuple[int, ...]] = {}
 
     @property
     def now(self) -> tuple[Program, str]:
@@ -332,7 +341,11 @@ class Screen:
         # For simulated devices, a plan is followed by a compile.
         if finished and (self.compiled == self.now or not target):
             report = sv.stages(program, target=target or None).report
-        facts = truth(program, target, plan, report)
+        place = str(program.mesh), target
+        if target and report is not None and report.without_error.mesh is not None:
+            ids = report.without_error.mesh.device_ids
+            self.orders[place] = tuple(ids.ravel().tolist())
+        facts = truth(program, target, plan, report, self.orders.get(place, ()))
         for view, items in views.items():
             self.wrong += falsities(items, facts, f"{name}, {view}")
         self.last = [item for items in views.values() for item in items], facts
