@@ -130,9 +130,9 @@ class Elsewhere(Runner[ExportedProgram, None]):
         """
         job = self.job
         job.add_notes(report.notes)
-        for name in (*FROM_ELSEWHERE, *names):
-            if report.has(name):
-                job.note(**{name: getattr(report, name)})
+        # Also for a failed report: figures of a preview would otherwise stay.
+        reached = report.without_error
+        job.note(**{name: getattr(reached, name) for name in (*FROM_ELSEWHERE, *names)})
         job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
 
 
