@@ -228,7 +228,7 @@ class _Names:
             name, source = collective.name_with_axes, collective.source
             key = MeasuredRow(name, "collective", collective=number, source=source)
             if collective.name in self.instructions:
-                for instruction in _hosts(self.instructions[collective.name]):
+                for instruction in _with_containers(self.instructions[collective.name]):
                     self._collectives[instruction.name] = key
 
     def key(self, instruction: Instruction) -> MeasuredRow:
@@ -267,12 +267,12 @@ class _Names:
                 yield from intervals
 
 
-def _hosts(instruction: Instruction) -> Iterator[Instruction]:
+def _with_containers(instruction: Instruction) -> Iterator[Instruction]:
     """Yields an instruction, and the fusion or start that contains it."""
     yield instruction
     for caller in instruction.computation.callers:
         if caller.opcode == "fusion" or caller.opcode.endswith("-start"):
-            yield from _hosts(caller)
+            yield from _with_containers(caller)
 
 
 def _inside(instruction: Instruction) -> Iterator[Instruction]:

@@ -58,7 +58,7 @@ def operand_notes(traced: Traced) -> list[Note]:
         spec = None if position in free else request.spec
         specs.append(None if spec is None else placed_spec(spec))
     notes: list[Note] = []
-    for equation, operands, line in _walk(jaxpr, specs):
+    for equation, operands, line in _noted_operations(jaxpr, specs):
         if equation.primitive.name == _KERNEL:
             notes.append(_kernel(equation, operands, line))
         else:
@@ -66,7 +66,7 @@ def operand_notes(traced: Traced) -> list[Note]:
     return list(dict.fromkeys(notes))
 
 
-def _walk(
+def _noted_operations(
     jaxpr: Jaxpr, specs: _Specs, around: str = ""
 ) -> Generator[tuple[JaxprEqn, _Specs, str], None, _Specs]:
     """Yields operations of interest, with the specs of their operands and their lines.
@@ -79,19 +79,21 @@ def _walk(
     Returns:
         The specs of the jaxpr's results.
     """
-    known: dict[Atom, Spec | None] = dict(zip(jaxpr.invars, specs, strict=False))
+    specs_by_atom: dict[Atom, Spec | None] = dict(
+        zip(jaxpr.invars, specs, strict=False)
+    )
 
-    def of(atom: Atom) -> Spec | None:
+    def spec_at(atom: Atom) -> Spec | None:
         if is_literal(atom):
             return Spec()
         sharding = getattr(atom.aval, "sharding", None)
         types = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
         if any(kind.name == "Explicit" for kind in types):
             return spec_of(array_type(atom).sharding.spec)
-        return known.get(atom)
+        return specs_by_atom.get(atom)
 
     for equation in jaxpr.eqns:
-        name, operands = equation.primitive.name, list(map(of, equation.invars))
+        name, operands = equation.primitive.name, list(map(spec_at, equation.invars))
         results: _Specs = ()
         if name in _NOTED:
             yield equation, operands, users_line(equation) or around or name
@@ -112,11 +114,11 @@ def _walk(
             for inner in map(plain_jaxpr, JaxprOperation(equation).inner):
                 passed = _passed(equation, inner, operands)
                 line = users_line(equation) or around
-                out = yield from _walk(inner, passed, line)
+                out = yield from _noted_operations(inner, passed, line)
                 if name != names.SCAN and len(out) == len(equation.outvars):
                     results = out
-        known.update(zip(equation.outvars, results, strict=False))
-    return list(map(of, jaxpr.outvars))
+        specs_by_atom.update(zip(equation.outvars, results, strict=False))
+    return list(map(spec_at, jaxpr.outvars))
 
 
 def _passed(equation: JaxprEqn, inner: Jaxpr, operands: _Specs) -> _Specs:

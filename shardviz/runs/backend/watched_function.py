@@ -323,11 +323,8 @@ class Watch:
             result = self.jitted(*args, **kwargs)
         finally:
             current.call = outer
-        if (
-            call.events
-            or self._compares_all
-            or not size == self._size == self._cache_size()
-        ):
+        is_same_size = size == self._size == self._cache_size()
+        if call.events or self._compares_all or not is_same_size:
             self._note(call)
         else:
             self._count(call)

@@ -39,15 +39,15 @@ _SETTINGS = {
 
 
 def _added(fact: ArrayAdded) -> str:
-    return f"tree: came {fact.name}"
+    return f"array {fact.name} is new"
 
 
 def _removed(fact: ArrayRemoved) -> str:
-    return f"tree: went {fact.name}"
+    return f"array {fact.name} is gone"
 
 
 def _tree(fact: TreeChanged) -> str:
-    return f"tree: {fact.before} became {fact.after}"
+    return f"containers: {fact.before} became {fact.after}"
 
 
 def _array(fact: ArrayChanged) -> str:
@@ -83,7 +83,7 @@ def _setting(fact: SettingChanged) -> str:
 
 
 def _caches_cleared(fact: CachesCleared) -> str:
-    return "jax no longer had it: its caches were cleared, or dropped it"
+    return "jax no longer had the executable: its caches were cleared or full"
 
 
 def _new_function(fact: NewFunction) -> str:
