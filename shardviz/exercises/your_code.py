@@ -108,9 +108,9 @@ def ran(submitted: Program, expected: Callable[..., PyTree]) -> Report:
         )
     for number, (result, value) in enumerate(zip(results, right, strict=True), 1):
         if not np.allclose(result, value, rtol=1e-4, atol=1e-4):
-            which = f"result {number}" if len(right) > 1 else "the result"
+            name = f"result {number}" if len(right) > 1 else "the result"
             share = float(np.mean(~np.isclose(result, value, rtol=1e-4, atol=1e-4)))
-            raise Wrong(f"{cost(report)} But {share:.0%} of {which} has other values.")
+            raise Wrong(f"{cost(report)} But {share:.0%} of {name} has other values.")
     return report
 
 
@@ -155,10 +155,10 @@ def _sends(report: Report, most: int) -> str:
 
 def _only(report: Report, *allowed: str) -> None:
     """Raises Wrong if an answer has collectives of other kinds."""
-    others = sorted(kinds(report).difference(allowed))
+    unwanted = sorted(kinds(report).difference(allowed))
     require(
-        not others,
-        f"{cost(report)} {joined(others)} is not among {joined(allowed)}.",
+        not unwanted,
+        f"{cost(report)} {joined(unwanted)} is not among {joined(allowed)}.",
     )
 
 

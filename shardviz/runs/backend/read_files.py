@@ -146,30 +146,30 @@ def read_hlo(
     named_mesh = mesh or named_mesh
     on_mesh = named_mesh or make_mesh(device=devices)
     arguments = {p.op: name_of_path(p.op) for p in module.entry.parameters.values()}
-    known: dict[str, tuple[Collective, ...]] = {}
-    for part, each in modules.items():
+    by_stage: dict[str, tuple[Collective, ...]] = {}
+    for part, parsed in modules.items():
         axes, sizes = on_mesh.axis_names, on_mesh.axis_sizes
-        moves = read_collectives(each, axes, sizes, arguments=arguments)
-        is_before = not each.is_partitioned and _BEFORE.search(parts[part])
-        if each.is_scheduled:
-            known["compiled"] = moves
-        elif not is_before and (each.is_partitioned or moves or devices == 1):
-            known.setdefault("partitioned", moves)
+        moves = read_collectives(parsed, axes, sizes, arguments=arguments)
+        is_before = not parsed.is_partitioned and _BEFORE.search(parts[part])
+        if parsed.is_scheduled:
+            by_stage["compiled"] = moves
+        elif not is_before and (parsed.is_partitioned or moves or devices == 1):
+            by_stage.setdefault("partitioned", moves)
     report = Report(
         module.name.removeprefix("jit_") or name,
         plural(devices, "device"),
         loops=module.loops,
         mesh=on_mesh,
-        partitioned=known.get("partitioned"),
+        partitioned=by_stage.get("partitioned"),
         notes=(
             FileOfStages(
-                name, tuple(sorted(known)[::-1]), devices, bool(named_mesh), programs
+                name, tuple(sorted(by_stage)[::-1]), devices, bool(named_mesh), programs
             ),
         ),
     )
-    if "compiled" not in known:
+    if "compiled" not in by_stage:
         return report
-    moves = inherited(known.get("partitioned", ()), known["compiled"])
+    moves = inherited(by_stage.get("partitioned", ()), by_stage["compiled"])
     data = parts[stage] if module.is_dump else parts.get("buffers", b"")
     memory = allocated(data)
     if module.is_dump:
