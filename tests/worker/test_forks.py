@@ -48,8 +48,13 @@ def test_an_interrupt_while_a_worker_starts_leaves_no_process(monkeypatch):
         return system
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        Pool().call(Settings("cpu"), number_of_this_process)
+    # Shells start background jobs with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Pool().call(Settings("cpu"), number_of_this_process)
+    finally:
+        signal.signal(signal.SIGINT, before)
     with pytest.raises(ChildProcessError):  # it has ended, and was waited for
         os.waitpid(started[0], os.WNOHANG)
 
