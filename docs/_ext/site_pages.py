@@ -67,8 +67,8 @@ _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 def page_of(path: str) -> str:
     """Where a path from the project's root is on the site, from the site's own root.
 
-    >>> page_of("notebooks/a1_run_it.ipynb"), page_of("docs/stages.md"), page_of("LICENSE")
-    ('lessons/a1_run_it.ipynb', 'stages.md', '../LICENSE')
+    >>> page_of("notebooks/02_run_it.ipynb"), page_of("docs/stages.md"), page_of("LICENSE")
+    ('lessons/02_run_it.ipynb', 'stages.md', '../LICENSE')
     """
     if path in FROM_ROOT:
         return FROM_ROOT[path]
@@ -84,8 +84,8 @@ def with_site_links(text: str, file: str, page: str | None = None) -> str:
         file: its path from the project's root.
         page: where it is on the site, where that is not where the file is.
 
-    >>> with_site_links("[a](../notebooks/a1_run_it.ipynb#run)", "docs/index.md")
-    '[a](lessons/a1_run_it.ipynb#run)'
+    >>> with_site_links("[a](../notebooks/02_run_it.ipynb#run)", "docs/index.md")
+    '[a](lessons/02_run_it.ipynb#run)'
     >>> with_site_links("![a](docs/images/values-dark.png)", "README.md", "start.md")
     '![a](images/values-dark.png)'
     """
@@ -130,7 +130,7 @@ class Lesson(NamedTuple):
     def part(self) -> str:
         """Which page lists it: `"index"`, `"short"` or `"appendix"`.
 
-        >>> [Lesson(name, "", "", "").part for name in ("08_debug", "11_zero", "a1_run_it")]
+        >>> [Lesson(name, "", "", "").part for name in ("14_debug", "20_shard_map", "a1_pod")]
         ['index', 'short', 'appendix']
         """
         if self.name[0] == "a":
@@ -142,8 +142,8 @@ def read_lesson(name: str, notebook: dict[str, Any]) -> Lesson:
     """What a list says of a notebook: its number, its title and how long it takes.
 
     >>> cells = [{"source": ["# Run it\\n", "\\n", "*12 minutes: 4 to read.*"]}]
-    >>> read_lesson("a1_run_it", {"cells": cells})
-    Lesson(name='a1_run_it', number='A1', title='Run it', minutes='12 minutes')
+    >>> read_lesson("02_run_it", {"cells": cells})
+    Lesson(name='02_run_it', number='2', title='Run it', minutes='12 minutes')
     """
     first = "".join(notebook["cells"][0]["source"])
     title = re.match(r"# (.*)", first)
@@ -330,7 +330,7 @@ def _begin(app: Any) -> None:
     write_reference()
 
 
-COURSE = 8  # lessons; those after them are short ones
+COURSE = 17  # lessons; those after them are short ones
 LESSON_EXPLORER = 680  # pixels
 PARTS = {
     "index": (
@@ -343,7 +343,7 @@ one in JupyterLab. For lecturers there is [a page on the course](../course.md)."
     "short": (
         "Short lessons",
         """\
-One idea each, with an experiment and two exercises. Take them after lesson 7; 13, 15 and 17 need
+One idea each, with an experiment and two exercises. Take them after lesson 17; 22, 24 and 29 need
 12, too.""",
     ),
     "appendix": ("Appendix", "For questions that come up beside the lessons, and for home."),

@@ -162,10 +162,7 @@ def task(name: str) -> Text:
     """
     exercise, subject = find(name), subject_of(name)
     # Exercises added by a course can have subjects that are not among our lessons.
-    lesson = ""
-    if subject in LESSONS:
-        number = LESSONS.index(subject) + 1
-        lesson = f" (lesson {number})"
+    lesson = f" (lesson {LESSONS[subject]})" if subject in LESSONS else ""
     setup_text = indent(repr(exercise.setup()), "    ")
     parts = [f"**{name}**{lesson}", exercise.task, setup_text, task_end(name)]
     return Text("\n\n".join(parts))

@@ -1,4 +1,4 @@
-"""Exercises on layouts, rules and memory (lessons 1, 4, 7 and 8), without jax."""
+"""Exercises on layouts, rules and memory (lessons 1, 12, 10 and 14), without jax."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def arrays_square_shards(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 4
+# Lesson 12
 
 
 @add(
@@ -387,7 +387,7 @@ def rules_twelve_heads(setup: Setup, answer: Answer) -> str:
     return result.does
 
 
-# Lesson 7
+# Lesson 10
 
 _LLAMA_3 = {"vocab": 128256, "mlp": 14336, "kv_heads": 8}
 
@@ -587,7 +587,7 @@ def pods_cache_batch(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 8
+# Lesson 14
 
 _ARRAYS = {
     "embed/table": ((4096, 512), "vocab width"),

@@ -1,4 +1,4 @@
-"""Exercises that plan or compile programs (lessons 2, 3, 5 and 6, and one of lesson 8).
+"""Exercises that plan or compile programs (lessons 4, 6, 13 and 9, and one of lesson 14).
 
 Grading uses XLA's partitioner instead of the plan if the two may differ.
 """
@@ -123,7 +123,7 @@ def _program(
     return Program(function, arrays, mesh, out_specs=out)
 
 
-# Lesson 3: the cases of a sharded matmul.
+# Lesson 6: the cases of a sharded matmul.
 
 
 def _multiplied(setup: Setup, answer: Answer, a: Layout, b: Layout) -> tuple[Plan, int]:
@@ -278,7 +278,7 @@ def matmul_sent_bytes(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "bytes", mistakes)
 
 
-# Lesson 2
+# Lesson 4
 
 
 @add(
@@ -411,7 +411,7 @@ def collectives_all_rings(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 5: kinds of parallelism. The mesh axis names differ from the lesson's.
+# Lesson 13: kinds of parallelism. The mesh axis names differ from the lesson's.
 
 
 def _training(name: str) -> Setup:
@@ -579,7 +579,7 @@ def parallelism_experts(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 6: what the compiler decides.
+# Lesson 9: what the compiler decides.
 
 
 @add(
@@ -767,7 +767,7 @@ def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 8: the exercise about a program.
+# Lesson 14: the exercise about a program.
 
 
 def _mistaken() -> Setup:

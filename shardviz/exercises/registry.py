@@ -145,26 +145,24 @@ def names(lesson: int | str | None = None) -> tuple[str, ...]:
     """Lists the names of all exercises, or of one lesson's exercises, in course order.
 
     Args:
-        lesson: the number of a lesson, from 1, or its subject, such as `"rules"`.
+        lesson: the number of a lesson, or a subject, such as `"rules"`.
 
     Raises:
-        ShardvizError: if there is no such lesson.
+        ShardvizError: if there are no such exercises.
 
     >>> from shardviz import exercises
     >>> exercises.names(lesson=1)[0], len(exercises.names()) > 30
     ('arrays/eight-shards', True)
     """
-    # Subjects that a course has added come after ours.
+    # Subjects that a course has added come after ours, and have no number.
     subjects = list(dict.fromkeys([*LESSONS, *map(subject_of, EXERCISES)]))
     chosen = subjects
-    if lesson in subjects:
-        chosen = [str(lesson)]
-    elif type(lesson) is int and 1 <= lesson <= len(subjects):  # excludes True
-        chosen = [subjects[lesson - 1]]
-    elif lesson is not None:
-        numbered = joined(f"{i} {subject}" for i, subject in enumerate(subjects, 1))
+    if lesson is not None:
+        chosen = [s for s in subjects if lesson in (s, LESSONS.get(s))]
+    if not chosen or lesson is True:
+        numbered = joined(f"{LESSONS.get(s, '')} {s}".strip() for s in subjects)
         raise ShardvizError(
-            f"There is no lesson {shown(lesson)}; there are {numbered}."
+            f"There are no exercises for lesson {shown(lesson)}; there are {numbered}."
         )
     names: list[str] = []
     for subject in chosen:

@@ -1,4 +1,4 @@
-"""Exercises of lessons 9 to 18; most answers are numbers."""
+"""Exercises of lessons 11 to 28; most answers are numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _shard_bytes(setup: Setup, array: ArraySpec) -> int:
     return layout.bytes_per_device
 
 
-# Lesson 9: memory over time.
+# Lesson 11: memory over time.
 
 
 @add(
@@ -94,7 +94,7 @@ def memory_groups(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "layers", mistakes)
 
 
-# Lesson 10: overlap.
+# Lesson 18: overlap.
 
 
 @add(
@@ -159,7 +159,7 @@ def overlap_exposed(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "seconds", mistakes, tolerance=0.001)
 
 
-# Lesson 11: ZeRO.
+# Lesson 8: ZeRO.
 
 
 def _zero_1_bytes(parameters: int, devices: int) -> float:
@@ -220,7 +220,7 @@ def zero_devices(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "devices", mistakes)
 
 
-# Lesson 12: rings of collective-permutes.
+# Lesson 20: rings of collective-permutes.
 
 
 @add(
@@ -276,7 +276,7 @@ def shard_map_owner(setup: Setup, answer: Answer) -> str:
     return check_names(answer, map(str, range(size)), right, "The devices")
 
 
-# Lesson 13: ring attention.
+# Lesson 22: ring attention.
 
 
 @add(
@@ -344,7 +344,7 @@ def ring_tokens(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "tokens", mistakes, tolerance=0.01)
 
 
-# Lesson 14: the KV cache.
+# Lesson 23: the KV cache.
 
 
 @add(
@@ -418,7 +418,7 @@ def cache_step_seconds(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "seconds", mistakes, tolerance=0.03)
 
 
-# Lesson 15: pipelines.
+# Lesson 24: pipelines.
 
 
 @add(
@@ -482,7 +482,7 @@ def pipeline_seconds(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "seconds", mistakes, tolerance=0.01)
 
 
-# Lesson 16: several slices.
+# Lesson 26: several slices.
 
 
 @add(
@@ -566,7 +566,7 @@ def slices_tokens(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "tokens", mistakes, tolerance=0.03)
 
 
-# Lesson 17: experts.
+# Lesson 29: experts.
 
 
 @add(
@@ -620,7 +620,7 @@ def experts_sent_bytes(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "bytes", mistakes)
 
 
-# Lesson 18: Explicit mode.
+# Lesson 28: Explicit mode.
 
 
 @add(

@@ -176,7 +176,7 @@ def _everywhere(value: np.ndarray, mesh: MeshSpec) -> np.ndarray:
     return np.concatenate([value] * mesh.size)
 
 
-# Lesson 2: collectives.
+# Lesson 4: collectives.
 
 
 def _ring_all_gather(part: Any) -> Any:
@@ -286,7 +286,7 @@ def collectives_all_reduce_in_two(setup: Setup, answer: Answer) -> str:
     return _sends(report, setup.most)
 
 
-# Lesson 3: matrix products.
+# Lesson 6: matrix products.
 
 
 def _scattered_product(A: Any, B: Any) -> Any:
@@ -319,7 +319,7 @@ def matmul_scatter_the_sum(setup: Setup, answer: Answer) -> str:
     return _sends(ran(on_shards(setup, answer, "x"), np.matmul), setup.most)
 
 
-# Lesson 5: parallelism.
+# Lesson 13: parallelism.
 
 
 def _mean_gradient(w: Any, x: Any) -> Any:
@@ -424,7 +424,7 @@ def parallelism_tensor_by_hand(setup: Setup, answer: Answer) -> str:
     return _sends(ran(on_shards(setup, answer, "x"), mlp), setup.most)
 
 
-# Lesson 9: memory.
+# Lesson 11: memory.
 
 
 def _accumulated(w: Any, x: Any) -> Any:
@@ -470,7 +470,7 @@ def memory_accumulate(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 11: ZeRO.
+# Lesson 8: ZeRO.
 
 
 def _zero_step(w: Any, gradient: Any, momentum: Any) -> Any:
@@ -552,7 +552,7 @@ def zero_global_norm(setup: Setup, answer: Answer) -> str:
     return _sends(ran(on_shards(setup, answer, "x"), norm), setup.most)
 
 
-# Lesson 12: shard_map.
+# Lesson 20: shard_map.
 
 
 def _halo(rows: Any) -> Any:
@@ -635,7 +635,7 @@ def shard_map_collective_matmul(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 13: ring attention.
+# Lesson 22: ring attention.
 
 
 def _ring_attention(q: Any, k: Any, v: Any) -> Any:
@@ -691,7 +691,7 @@ def ring_causal(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 14: the KV cache.
+# Lesson 23: the KV cache.
 
 
 def _split_cache(q: Any, k: Any, v: Any) -> Any:
@@ -736,7 +736,7 @@ def cache_split_sequence(setup: Setup, answer: Answer) -> str:
     return _sends(ran(on_shards(setup, answer, "x"), attention), setup.most)
 
 
-# Lesson 15: pipelines.
+# Lesson 24: pipelines.
 
 
 def _tick(w: Any, h: Any) -> Any:
@@ -776,7 +776,7 @@ def pipeline_tick(setup: Setup, answer: Answer) -> str:
     return _sends(report, setup.most)
 
 
-# Lesson 16: several slices.
+# Lesson 26: several slices.
 
 
 def _by_slice(addend: Any) -> Any:
@@ -825,7 +825,7 @@ def slices_hierarchical(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 17: experts.
+# Lesson 29: experts.
 
 
 def _there_and_back(boxes: Any, w: Any) -> Any:
@@ -864,7 +864,7 @@ def experts_there_and_back(setup: Setup, answer: Answer) -> str:
     return _sends(report, setup.most)
 
 
-# Lesson 18: Explicit mode.
+# Lesson 28: Explicit mode.
 
 
 def _chosen_result(A: Any, B: Any) -> Any:

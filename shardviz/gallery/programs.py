@@ -190,7 +190,7 @@ Megatron-style tensor parallel
 """
 
 # Each puzzle is a question. `sv.plan` and `sv.stages` give the answer, which the
-# notebook `a5_known_puzzles` works out.
+# notebook `a4_known_puzzles` works out.
 _PUZZLES = """
 a constraint that replicates
 Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)

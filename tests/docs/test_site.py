@@ -81,7 +81,7 @@ def test_names_of_a_module_that_lists_none():
 @pytest.mark.parametrize(
     ("link", "file", "page", "made"),
     [
-        ("[a](../notebooks/a1_run_it.ipynb)", "docs/x.md", None, "[a](lessons/a1_run_it.ipynb)"),
+        ("[a](../notebooks/02_run_it.ipynb)", "docs/x.md", None, "[a](lessons/02_run_it.ipynb)"),
         ("[a](../../CHANGELOG.md#x)", "docs/howto/x.md", None, "[a](../changelog.md#x)"),
         ("[a](docs/stages.md)", "README.md", "start.md", "[a](stages.md)"),
         ("[a](CHANGELOG.md)", "README.md", "start.md", "[a](changelog.md)"),
@@ -117,27 +117,27 @@ def test_tasks_of_exercises_are_markdown_and_other_outputs_stay():
 @pytest.mark.parametrize("colab", ["", "https://colab.example/notebooks/"])
 def test_a_lesson_links_to_its_notebook_and_to_colab_where_there_is_an_address(colab):
     notebook = {"cells": [{"source": ["# Run it\n", "\n", "Text."]}]}
-    site_pages._add_links(notebook, "a1_run_it.ipynb", colab)
+    site_pages._add_links(notebook, "02_run_it.ipynb", colab)
     text = "".join(notebook["cells"][0]["source"])
     assert text.startswith("# Run it\n\n{download}")
     assert text.endswith("\n\nText.")
-    assert "<../../notebooks/a1_run_it.ipynb>" in text
-    assert ("https://colab.example/notebooks/a1_run_it.ipynb" in text) == bool(colab)
+    assert "<../../notebooks/02_run_it.ipynb>" in text
+    assert ("https://colab.example/notebooks/02_run_it.ipynb" in text) == bool(colab)
 
 
 def test_every_notebook_is_in_one_list_and_new_ones_need_no_entry(tmp_path, monkeypatch):
     monkeypatch.setattr(site_pages, "DOCS", tmp_path)
     lessons = [
         site_pages.Lesson(name, name[:2], name, "15 minutes")
-        for name in ("01_see", "08_debug", "09_memory", "18_explicit", "a1_run")
+        for name in ("01_see", "14_debug", "20_shard_map", "28_explicit", "a1_pod")
     ]
     site_pages.write_lists(lessons)
     pages = {part: (tmp_path / "lessons" / f"{part}.md").read_text() for part in site_pages.PARTS}
     listed = {part: re.findall(r"^\S+ \S+ <(.*)>$", text, re.M) for part, text in pages.items()}
     assert listed == {
-        "index": ["01_see", "08_debug"],
-        "short": ["09_memory", "18_explicit"],
-        "appendix": ["a1_run"],
+        "index": ["01_see", "14_debug"],
+        "short": ["20_shard_map", "28_explicit"],
+        "appendix": ["a1_pod"],
     }
     site_pages.write_lists(lessons[:1])
     assert [p.name for p in (tmp_path / "lessons").iterdir()] == ["index.md"]

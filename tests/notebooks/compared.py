@@ -7,7 +7,7 @@ lesson does not store, pictures, which each matplotlib draws in its own way, how
 took, how much memory the machine has, and how far results are rounded, which differs from one
 processor to another.
 
-The cells of the appendices are marked `long`, and those of lessons 5, 7, 14 and 16, whose compiles
+The cells of the appendices are marked `long`, and those of the lessons in `_LONG`, whose compiles
 for TPUs take about 160 seconds of processor time.
 """
 
@@ -19,8 +19,7 @@ import pytest
 
 from tests.notebooks.outputs import KEY
 
-# What the names of these notebooks begin with.
-_LONG = ("a", "05_", "07_", "14_", "16_")
+_LONG = {"one_block_four_tables", "will_it_fit", "kv_cache", "several_slices"}
 # What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
 _NOT_STORED = ("text/html", "text/latex", "text/markdown", "stderr")
 _TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"
@@ -49,7 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = minor(version("jax"))
     for item in items:
         if type(item).__name__ == "IPyNbCell":
-            if item.path.name.startswith(_LONG):
+            number, _, name = item.path.stem.partition("_")
+            if number.startswith("a") or name in _LONG:
                 item.add_marker("long")
             made_with = item.parent.nb["metadata"].get(KEY, {}).get("made_with", {})
             if minor(made_with.get("jax", "")) == here:

@@ -1,7 +1,7 @@
 """How long a lesson takes, by counting what there is to read, to run and to solve.
 
 `python -m tests.notebooks.minutes [NAME ...]` writes the time into the third line of the lessons
-whose file names begin so (of all without names), and prints the sum of lessons 1 to 8.
+whose file names begin so (of all without names), and prints the sum of lessons 1 to 14.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def main(names: list[str]) -> None:
             print(f"{path.name}: {time}")
             if stated(notebook) is not None:
                 path.write_text(_STATED.sub(str(time), text, count=1), encoding="utf-8")
-    print(f"Lessons 1 to 8: {total} minutes.")
+    print(f"Lessons 1 to 14: {total} minutes.")
 
 
 if __name__ == "__main__":
