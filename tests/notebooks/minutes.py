@@ -1,7 +1,7 @@
 """How long a lesson takes, by counting what there is to read, to run and to solve.
 
 `python -m tests.notebooks.minutes [NAME ...]` writes the time into the third line of the lessons
-whose file names begin so (of all without names), and prints the sum of lessons 1 to 14.
+whose file names begin so (of all without names), and prints the sum of the main lessons.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+MAIN_LESSONS = 17  # the lessons up to this number are the main course; the others are short
 
 # The rates that docs/course.md states.
 PROSE = 150  # words a minute, as in a textbook; the same for printed output and for tasks
@@ -24,6 +25,7 @@ WRITE = 15  # minutes for an exercise that asks for code, its task included
 _STATED = re.compile(
     r"\*(?P<minutes>\d+) minutes(?:: (?P<read>\d+) to read(?: and run)?,"
     r" (?P<solve>\d+) for (?P<exercises>\d+) exercises"
+    r"(?:; (?P<more>\d+) more for extra exercises)?"
     r"(?:; (?P<write>\d+) more to write code)?| to read and run)\.\*"
 )
 
@@ -35,15 +37,23 @@ class Minutes(NamedTuple):
     solve: int
     exercises: int
     write: int = 0
+    more: int = 0
 
     def __str__(self) -> str:
         if not self.exercises:
             return f"*{self.read} minutes to read and run.*"
-        code = f"; {self.write} more to write code" if self.write else ""
+        optional = f"; {self.more} more for extra exercises" if self.more else ""
+        if self.write:
+            optional += f"; {self.write} more to write code"
         return (
             f"*{self.read + self.solve} minutes: {self.read} to read and run,"
-            f" {self.solve} for {self.exercises} exercises{code}.*"
+            f" {self.solve} for {self.exercises} exercises{optional}.*"
         )
+
+
+def number_of(path: Path) -> int | None:
+    """The number of a lesson; None for the appendix."""
+    return int(path.name[:2]) if path.name[0].isdigit() else None
 
 
 def _words(text: str | list[str]) -> int:
@@ -55,23 +65,27 @@ def counted(notebook: dict[str, Any]) -> Minutes:
 
     A picture's text, which a reader without pictures gets, is not counted beside it.
     """
-    read = solve = 0.0
+    read = solve = more = 0.0
     exercises = write = 0
-    asks_for_code = False
+    section = ""  # of exercises that the lesson's own time does not include
     for cell in notebook["cells"]:
-        if cell["id"] == "exercises-code":
-            asks_for_code = True
-        elif not cell["id"].startswith(("exercise-", "check-")):
-            asks_for_code = False
-        if asks_for_code:
-            if cell["id"].startswith("check-"):
+        is_task = cell["id"].startswith("exercise-")
+        is_check = cell["id"].startswith("check-")
+        if cell["id"] in ("exercises-code", "exercises-more"):
+            section = cell["id"]
+        elif not (is_task or is_check):
+            section = ""
+        if section == "exercises-code":
+            if is_check:
                 write += WRITE
             continue
-        if cell["id"].startswith("check-"):
+        if section == "exercises-more":
+            more += SOLVE if is_check else 0
+            continue
+        if is_check:
             exercises += 1
             solve += SOLVE
             continue
-        is_task = cell["id"].startswith("exercise-")
         if cell["cell_type"] == "markdown":
             read += _words(cell["source"]) / PROSE
             continue
@@ -86,7 +100,7 @@ def counted(notebook: dict[str, Any]) -> Minutes:
                 read += PICTURE
             else:
                 read += said
-    return Minutes(round(read), round(solve), exercises, write)
+    return Minutes(round(read), round(solve), exercises, write, round(more))
 
 
 def stated(notebook: dict[str, Any]) -> Minutes | None:
@@ -96,7 +110,7 @@ def stated(notebook: dict[str, Any]) -> Minutes | None:
         return None
     if found["read"] is None:
         return Minutes(int(found["minutes"]), 0, 0)
-    numbers = (int(found[n] or 0) for n in ("read", "solve", "exercises", "write"))
+    numbers = (int(found[n] or 0) for n in ("read", "solve", "exercises", "write", "more"))
     time = Minutes(*numbers)
     if int(found["minutes"]) != time.read + time.solve:
         raise ValueError(f"{found[0]} does not add up.")
@@ -110,13 +124,13 @@ def main(names: list[str]) -> None:
         text = path.read_text(encoding="utf-8")
         notebook = json.loads(text)
         time = counted(notebook)
-        if path.name < "09":
+        if (number_of(path) or MAIN_LESSONS + 1) <= MAIN_LESSONS:
             total += time.read + time.solve
         if not names or path.name.startswith(tuple(names)):
             print(f"{path.name}: {time}")
             if stated(notebook) is not None:
                 path.write_text(_STATED.sub(str(time), text, count=1), encoding="utf-8")
-    print(f"Lessons 1 to 14: {total} minutes.")
+    print(f"Lessons 1 to {MAIN_LESSONS}: {total} minutes.")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.notebooks import minutes
-from tests.notebooks.minutes import Minutes, counted, stated
+from tests.notebooks.minutes import MAIN_LESSONS, Minutes, counted, stated
 
 NOTEBOOKS = sorted(minutes.FOLDER.glob("*.ipynb"))
 # A word more is no reason to write the time again.
 TOLERANCE = 3
 COURSE = Path(__file__).resolve().parents[2] / "docs" / "course.md"
+WORDS = "zero one two three four five six seven eight nine ten eleven twelve thirteen".split()
 
 
 def lesson(path):
@@ -25,24 +26,35 @@ def test_the_time_that_a_lesson_states_is_what_it_takes(path):
     if said is None:
         assert path.name.startswith("a"), "state the time: python -m tests.notebooks.minutes"
         return
-    assert (said.exercises, said.write) == (is_so.exercises, is_so.write)
+    assert (said.exercises, said.write, said.more) == (is_so.exercises, is_so.write, is_so.more)
     repair = f"python -m tests.notebooks.minutes: {is_so}"
     assert abs(said.read - is_so.read) <= TOLERANCE, repair
     assert abs(said.solve - is_so.solve) <= TOLERANCE, repair
 
 
-def test_the_course_states_the_times_of_its_lessons_and_their_sum():
+def in_hours(time):
+    return f"{time // 60} hours and {time % 60} minutes"
+
+
+def test_the_course_states_the_times_of_its_lessons_and_their_sums():
     text = COURSE.read_text()
     rows = re.findall(r"\(\.\./notebooks/(\w+)\.ipynb\) \| (\d+) min", text)
-    times = {name: int(found) for name, found in rows}
+    times = {name: int(time) for name, time in rows}
     for path in NOTEBOOKS:
         said = stated(lesson(path))
         if not path.name.startswith("a"):
             assert abs(times[path.stem] - said.read - said.solve) <= TOLERANCE, path.stem
-    main = sum(time for name, time in times.items() if name < "09")
-    hours = re.search(r"lessons 1 to 14 take (\d+) hours and (\d+) minutes", " ".join(text.split()))
-    assert int(hours[1]) * 60 + int(hours[2]) == main
-    assert main <= 360  # "a course of six hours"
+    main = {int(name[:2]): time for name, time in times.items() if int(name[:2]) <= MAIN_LESSONS}
+    text = " ".join(text.split())
+    said = f"lessons 1 to {MAIN_LESSONS} take {in_hours(sum(main.values()))}"
+    assert said in text
+    # The title names whole hours, and the course is at most half an hour longer.
+    hours = WORDS.index(re.match(r"# A course of (\w+) hours ", text)[1])
+    assert abs(sum(main.values()) - 60 * hours) <= 30
+    day = re.search(r"In one day, teach lessons ([\d, and]+): (\d+ hours and \d+ minutes)", text)
+    chosen = [int(number) for number in re.findall(r"\d+", day[1])]
+    assert day[2] == in_hours(sum(main[number] for number in chosen))
+    assert sum(main[number] for number in chosen) <= 360
 
 
 def test_the_rates_that_the_course_states_are_those_counted_with():
@@ -71,9 +83,14 @@ def test_words_code_output_pictures_and_tasks_are_counted():
         cell("markdown", "exercises-code", "w " * 500),
         cell("code", "exercise-2", "w " * 500, outputs=[printed]),
         cell("code", "check-2", "w " * 500, outputs=[printed]),
+        cell("markdown", "exercises-more", "w " * 500),
+        cell("code", "exercise-3", "w " * 500, outputs=[printed]),
+        cell("code", "check-3", "w " * 500, outputs=[printed]),
         cell("markdown", "end", "w " * 150),
     ]
-    assert counted({"cells": cells}) == Minutes(5 + 2 + 1 + 2 + 1, 6, exercises=1, write=15)
+    time = Minutes(5 + 2 + 1 + 2 + 1, 6, exercises=1, write=15, more=5)
+    assert counted({"cells": cells}) == time
+    assert stated({"cells": [cell("markdown", "title", str(time))]}) == time
     assert stated({"cells": cells}) == Minutes(1, 0, 0)
 
 
