@@ -102,7 +102,7 @@ def draw_program(
         limit: how many arrays to draw.
     """
     requests = program.requests
-    panels = [draw_mesh(program.mesh, by)]
+    panels = [_draw_devices(program, by)]
     for request in requests[:limit]:
         array, layout = request.array, request.layout
         if layout is None:
@@ -116,6 +116,17 @@ def draw_program(
         title=titled(title, head),
         notes=and_more(len(requests) - limit, "array"),
     )
+
+
+def _draw_devices(program: Program, by: str) -> Picture:
+    """Draws the mesh, in the colours of the array if a program has only one."""
+    if len(program.requests) != 1 or len(program.mesh.processes) > 1 or by != "mesh":
+        return draw_mesh(program.mesh, by)
+    request = program.requests[0]
+    if request.layout is None:
+        return draw_mesh(program.mesh, by)
+    head, name = f"mesh {program.mesh}", request.array.name
+    return draw_layout_devices(request.layout, by, name, head, legend=False)
 
 
 def program_text(program: Program, width: int) -> str:
