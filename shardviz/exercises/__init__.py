@@ -20,7 +20,13 @@ from shardviz.base.display import Displayed
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.typing import JsonDict
-from shardviz.exercises import layouts, programs, short, your_code  # noqa: F401  adds the exercises
+from shardviz.exercises import (  # noqa: F401  adds the exercises
+    layouts,
+    programs,
+    short,
+    training,
+    your_code,
+)
 from shardviz.exercises.answers import Answer, Wrong, require
 from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
 from shardviz.exercises.registry import Setup, add, find, names, subject_of

@@ -30,10 +30,13 @@ LESSONS = {
     "debugging": 14,
     "overlap": 18,
     "shard_map": 20,
+    "sequence": 21,
     "ring": 22,
     "cache": 23,
     "pipeline": 24,
+    "accumulation": 25,
     "slices": 26,
+    "random": 27,
     "explicit": 28,
     "experts": 29,
 }

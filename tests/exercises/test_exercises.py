@@ -16,11 +16,17 @@ from shardviz import exercises
 from shardviz.exercises import programs as graders
 from shardviz.exercises import registry
 from shardviz.exercises.words import LESSONS as NUMBERS
-from tests.exercises import code_answers, layout_answers, program_answers, short_answers
+from tests.exercises import (
+    code_answers,
+    layout_answers,
+    program_answers,
+    short_answers,
+    training_answers,
+)
 from tests.structure.isolation import printed
 
 ANSWERS = layout_answers.ANSWERS | program_answers.ANSWERS | short_answers.ANSWERS
-ANSWERS |= code_answers.ANSWERS
+ANSWERS |= code_answers.ANSWERS | training_answers.ANSWERS
 NAMES = exercises.names()
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LESSONS = sorted(set(NUMBERS.values()))

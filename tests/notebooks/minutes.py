@@ -24,7 +24,7 @@ WRITE = 15  # minutes for an exercise that asks for code, its task included
 
 _STATED = re.compile(
     r"\*(?P<minutes>\d+) minutes(?:: (?P<read>\d+) to read(?: and run)?,"
-    r" (?P<solve>\d+) for (?P<exercises>\d+) exercises"
+    r" (?P<solve>\d+) for (?P<exercises>\d+) exercises?"
     r"(?:; (?P<more>\d+) more for extra exercises)?"
     r"(?:; (?P<write>\d+) more to write code)?| to read and run)\.\*"
 )
@@ -45,9 +45,10 @@ class Minutes(NamedTuple):
         optional = f"; {self.more} more for extra exercises" if self.more else ""
         if self.write:
             optional += f"; {self.write} more to write code"
+        noun = "exercise" if self.exercises == 1 else "exercises"
         return (
             f"*{self.read + self.solve} minutes: {self.read} to read and run,"
-            f" {self.solve} for {self.exercises} exercises{optional}.*"
+            f" {self.solve} for {self.exercises} {noun}{optional}.*"
         )
 
 

@@ -18,6 +18,7 @@ ELSEWHERE = (
     "exercises/layouts.py",
     "exercises/programs.py",
     "exercises/short.py",
+    "exercises/training.py",
     "exercises/your_code.py",
 )
 # Templates of code and of a page, patterns for messages of jax and XLA, titles of publications, and
