@@ -21,7 +21,6 @@ DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
 # Files at the root, and the pages that are made from them.
 FROM_ROOT = {
-    "README.md": "start.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
@@ -86,7 +85,7 @@ def with_site_links(text: str, file: str, page: str | None = None) -> str:
 
     >>> with_site_links("[a](../notebooks/02_run_it.ipynb#run)", "docs/index.md")
     '[a](lessons/02_run_it.ipynb#run)'
-    >>> with_site_links("![a](docs/images/values-dark.png)", "README.md", "start.md")
+    >>> with_site_links("![a](docs/images/values-dark.png)", "CHANGELOG.md", "changelog.md")
     '![a](images/values-dark.png)'
     """
     here = PurePosixPath(page or page_of(file)).parent.as_posix()
@@ -308,7 +307,7 @@ def write_lists(lessons: list[Lesson]) -> None:
         path = DOCS / "lessons" / f"{part}.md"
         listed = [lesson for lesson in lessons if lesson.part == part]
         if listed:
-            _write(path, _list_page(title, about, listed))
+            _write(path, _list_page(title, about.format(count=len(listed)), listed))
         else:
             path.unlink(missing_ok=True)
 
@@ -336,17 +335,21 @@ PARTS = {
     "index": (
         "Lessons",
         """\
-Eight notebooks, shown with the outputs that are stored in them. Each makes its claims with
-`assert`, asks questions that check themselves, and ends in the Explorer. `make lab` opens the first
-one in JupyterLab. For lecturers there is [a page on the course](../course.md).""",
+The main course: {count} notebooks, shown with their stored outputs. Each lesson has one idea, makes
+its claims with `assert`, and ends with exercises that check themselves. `make lab` opens the first
+lesson in JupyterLab.
+Lecturers find aims and times on [the page about the course](../course.md).""",
     ),
     "short": (
         "Short lessons",
         """\
-One idea each, with an experiment and two exercises. Take them after lesson 17; 22, 24 and 29 need
-12, too.""",
+{count} lessons for after the main course. Each has one idea, an experiment and at least two
+exercises. Its first cell names the lessons that it needs.""",
     ),
-    "appendix": ("Appendix", "For questions that come up beside the lessons, and for home."),
+    "appendix": (
+        "Appendix",
+        "{count} notebooks that answer questions of single readers, and suit self-study.",
+    ),
 }
 
 

@@ -59,15 +59,30 @@ def test_an_embedded_explorer_works_without_kernel_and_network(page: Page, file:
 
 
 @needs_site
-def test_the_first_screen_of_home_has_an_explorer_that_plays(page: Page):
+def test_the_first_screen_of_home_has_buttons_and_an_explorer_of_two_arrays(page: Page):
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto((SITE / "index.html").as_uri())
-    frame = page.locator("iframe.shardviz-saved")
+    buttons = page.locator("article a.shardviz-button")
+    expect(buttons).to_have_text(["First steps", "Course"])
+    explorer = page.locator("iframe.shardviz-saved").first.content_frame
+    devices = explorer.get_by_label("Devices", exact=True)
+    expect(devices).to_be_visible()
+    box = devices.bounding_box()
+    assert box is not None
+    assert box["y"] < 800
+    devices.focus()
+    page.keyboard.press("ArrowRight")
+    expect(explorer.locator(".sv-sentence")).to_have_text(re.compile(r"^Device \d+ holds \S+\["))
+
+
+@needs_site
+def test_the_train_step_of_home_plays(page: Page):
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto((SITE / "index.html").as_uri())
+    frame = page.locator('iframe[src="explorers/train-8b.html"]')
+    frame.scroll_into_view_if_needed()
     explorer = frame.content_frame
     expect(explorer.locator(".sv-headline")).to_be_visible()
-    box = explorer.get_by_role("tab", name="Collectives", exact=True).bounding_box()
-    assert box is not None
-    assert box["y"] + box["height"] < 800
     assert play_largest(explorer)
     expect(explorer.locator(".sv-movement")).to_be_visible()
 
@@ -106,7 +121,7 @@ def test_a_lesson_has_a_download_tasks_as_text_and_code_to_copy(page: Page):
 
 
 @needs_site
-@pytest.mark.parametrize("name", ["index", "start", "howto/all-gather", "reference/layouts"])
+@pytest.mark.parametrize("name", ["index", "first-steps", "howto/all-gather", "reference/layouts"])
 def test_a_page_loads_nothing_from_elsewhere_and_complains_of_nothing(page: Page, name: str):
     page.goto((SITE / f"{name}.html").as_uri())
     expect(page.locator("article h1").first).to_be_visible()

@@ -5,15 +5,10 @@ from __future__ import annotations
 import doctest
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-MADE = ("start", "changelog", "contributing")  # by `make docs`, of files at the root
+MADE = ("changelog", "contributing")  # by `make docs`, of files at the root
 PAGES = [
     ROOT / "README.md",
     *(p for p in sorted((ROOT / "docs").glob("*.md")) if p.stem not in MADE),
@@ -21,26 +16,6 @@ PAGES = [
 ]
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-
-
-def reader_values() -> dict[str, Any]:
-    """What a page takes as the reader's own: an array, a model, a step and what it takes."""
-    devices = np.array(jax.devices()[:8]).reshape(4, 2)
-    mesh = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-
-    def placed(array: Any, *spec: Any) -> jax.Array:
-        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
-
-    x = placed(jnp.ones((64, 32)), "data")
-    params = {"w": placed(jnp.ones((32, 16)), None, "model"), "b": placed(jnp.ones(16), "model")}
-
-    def step(state: Any, batch: Any) -> Any:
-        def loss(params: Any) -> Any:
-            return ((batch @ params["w"] + params["b"]) ** 2).mean()
-
-        return jax.tree.map(lambda p, g: p - 0.1 * g, state, jax.grad(loss)(state))
-
-    return {"x": x, "params": params, "step": step, "state": params, "batch": x}
 
 
 class Block(NamedTuple):

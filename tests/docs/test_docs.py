@@ -18,7 +18,8 @@ from shardviz.base.mesh import make_mesh
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled.comparison import CHANGES
 from shardviz.hardware.chips import CHIPS, SOURCES
-from tests.docs.pages import PAGES, ROOT, Block, blocks, reader_values, table
+from tests.docs.pages import PAGES, ROOT, Block, blocks, table
+from tests.docs.test_fresh import PAGES as FRESH
 
 STAGES = (ROOT / "docs" / "stages.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
@@ -26,12 +27,10 @@ FIELDS = {field.name for field in fields(Expectation)}
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
+@pytest.mark.parametrize("page", [p for p in PAGES if NAMES[p] not in FRESH], ids=NAMES.get)
 def test_code_on_the_page_runs(page, eight_devices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages may save files
     namespace = {"__name__": "__main__"}
-    if NAMES[page] in ("README.md", "docs/index.md"):
-        namespace |= reader_values()
     for block in blocks(NAMES[page], page.read_text()):
         block.run(namespace)
 

@@ -19,6 +19,13 @@ sv.plot(x)
 sv.plot(mesh)
 sv.plot(x.sharding)
 sv.plot(fn, x, w)
+sv.plot(fn, plain, w, mesh=mesh)
+sv.plot(x, mesh=mesh)
+sv.plot(plain, P("data"), mesh)
+sv.plot((16, 32), spec=P("data"), mesh=mesh)
+sv.plot(params, mesh=mesh)
+sv.text(plain, spec=P(), mesh=mesh)
+sv.text({"x": plain}, mesh=mesh)
 sv.text(mesh)
 sv.text(x)
 sv.text(params)
@@ -59,6 +66,11 @@ ANSWERED = {
     "sv.mesh((4, 2))": "data=4",
     "sv.mesh(4, 2)": "sv.mesh((4, 2), ('data', 'model'))",
     "sv.layout((16, 32), P('data'))": "sv.mesh",
+    "sv.layout(plain, mesh)": "sv.layout(x, P('data'), mesh)",
+    "sv.layout(plain, mesh=mesh)": "sv.layout(x, P('data'), mesh)",
+    "sv.plot(plain, mesh)": "sv.layout(x, P('data'), mesh)",
+    "sv.plan(fn, plain, plain.T)": "mesh=sv.mesh(data=4, model=2)",
+    "sv.explore(fn, plain, plain.T)": "mesh=sv.mesh(data=4, model=2)",
     "sv.compile(jitted)": "sv.compile(fn, x, w)",
     "sv.plan(fn)": "sv.plan(fn, x, w)",
     "sv.lock(fn)": "sv.lock(fn, x, w)",
@@ -80,7 +92,14 @@ def names(eight_devices):
     def fn(x, w):
         return x @ w
 
-    hand = {"mesh": mesh, "x": x, "w": w, "params": {"dense": {"w": w}}, "fn": fn}
+    hand = {
+        "plain": jnp.ones((16, 32)),
+        "mesh": mesh,
+        "x": x,
+        "w": w,
+        "params": {"dense": {"w": w}},
+        "fn": fn,
+    }
     return {**hand, "jitted": jax.jit(fn), "sv": sv, "P": P}
 
 

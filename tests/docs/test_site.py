@@ -67,7 +67,7 @@ def test_every_page_is_in_the_table_of_contents():
         if "/" not in name and name != "index":
             assert name in tables, f"add {name} to a table of docs/index.md"
     for name in (n for n in tables if re.fullmatch(r"[\w/-]+", n)):
-        at_root = name in ("reference/index", "start", "changelog", "contributing")
+        at_root = name in ("reference/index", "changelog", "contributing")
         made = at_root or name.removeprefix("lessons/") in site_pages.PARTS
         assert made or (ROOT / "docs" / f"{name}.md").is_file(), name
 
@@ -83,11 +83,11 @@ def test_names_of_a_module_that_lists_none():
     [
         ("[a](../notebooks/02_run_it.ipynb)", "docs/x.md", None, "[a](lessons/02_run_it.ipynb)"),
         ("[a](../../CHANGELOG.md#x)", "docs/howto/x.md", None, "[a](../changelog.md#x)"),
-        ("[a](docs/stages.md)", "README.md", "start.md", "[a](stages.md)"),
-        ("[a](CHANGELOG.md)", "README.md", "start.md", "[a](changelog.md)"),
-        ("[a](LICENSE)", "README.md", "start.md", "[a](../LICENSE)"),
-        ("[a](https://x.org/docs)", "README.md", "start.md", "[a](https://x.org/docs)"),
-        ("values[0](docs)(x)", "README.md", "start.md", "values[0](docs)(x)"),
+        ("[a](docs/stages.md)", "CHANGELOG.md", "changelog.md", "[a](stages.md)"),
+        ("[a](CHANGELOG.md)", "CONTRIBUTING.md", "contributing.md", "[a](changelog.md)"),
+        ("[a](LICENSE)", "CHANGELOG.md", "changelog.md", "[a](../LICENSE)"),
+        ("[a](https://x.org/docs)", "CHANGELOG.md", "changelog.md", "[a](https://x.org/docs)"),
+        ("values[0](docs)(x)", "CHANGELOG.md", "changelog.md", "values[0](docs)(x)"),
         ("values[0](w, x)", "docs/x.md", None, "values[0](w, x)"),
         ("[a](missing.md)", "docs/x.md", None, "[a](missing.md)"),
     ],

@@ -194,6 +194,11 @@ def bridge() -> ModuleType:
     return bridge
 
 
+def _layout_call(mesh: MeshSpec) -> str:
+    """The call that splits the first dimension over a mesh's first axis."""
+    return f"sv.layout(x, P({mesh.axis_names[0]!r}), mesh)"
+
+
 def layout_of(
     array: ShapeLike | ArrayLike,
     spec: ShardingLike | None,
@@ -210,8 +215,20 @@ def layout_of(
     # Parameter boxes of flax and other libraries can be nested.
     while (box := without_metadata(array)) is not None:
         array = box.value
+    if isinstance(spec, MeshSpec) or (is_jax(spec) and hasattr(spec, "axis_names")):
+        raise LayoutError(
+            f"A spec comes before the mesh; got the mesh {as_mesh(spec)} there. Write"
+            f" {_layout_call(as_mesh(spec))}, or P() for a copy on every device."
+        )
     if spec is None and is_jax(array):
-        return bridge().adopt_layout(array)
+        placed = bridge().adopt_layout(array)
+        if mesh is not None and as_mesh(mesh).shape != placed.mesh.shape:
+            raise LayoutError(
+                f"A mesh needs a spec; got {as_mesh(mesh)} for an array that is placed"
+                f" on {placed.mesh}. Write {_layout_call(as_mesh(mesh))}, or P() for a"
+                " copy on every device."
+            )
+        return placed
     shape: Any = getattr(array, "shape", array)
     if dtype is None:
         dtype = getattr(array, "dtype", None) or "float32"

@@ -23,6 +23,19 @@ from shardviz.base.public.layouts import layout
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Arguments of `sv.plan`, `sv.layout` and `sv.audit` that no picture or text has.
+_ARGUMENTS = (
+    "mesh",
+    "rules",
+    "spec",
+    "dtype",
+    "dialect",
+    "in_specs",
+    "out_specs",
+    "in_shardings",
+    "out_shardings",
+)
+
 
 def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
     """Draws a value as a matplotlib Figure.
@@ -32,9 +45,11 @@ def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
             tree of arrays or a model, drawn as its audit; or a function or a shape,
             followed by its arguments.
         *arguments: the arguments of a function, which is drawn as its plan; of
-            `sv.layout` after a shape; or rules and a mesh, or a mesh, after a tree.
-        **options: `theme="dark"`, and options for this kind of value, such as
-            `dims=(0, 2)` for a layout.
+            `sv.layout` after a shape or an array; or rules and a mesh, or a mesh, after
+            a tree.
+        **options: `theme="dark"`; options for this kind of value, such as `dims=(0, 2)`
+            for a layout; and arguments of `sv.plan`, `sv.layout` or `sv.audit`, such as
+            `mesh=`.
 
     Raises:
         ShardvizError: if the value has no picture or matplotlib is not installed.
@@ -45,7 +60,8 @@ def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
     """
     with needed_by("sv.plot"):
         from shardviz import figures
-    return figures.figure(_value_of(thing, arguments), **options)
+    value = _value_of(thing, arguments, _arguments_among(options))
+    return figures.figure(value, **options)
 
 
 def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> str:
@@ -56,7 +72,8 @@ def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> 
         *arguments: as in `sv.plot`.
         width: the maximum number of characters per line.
         **options: `full=True` lists every row of a large plan, report or explanation;
-            by default only the largest are shown.
+            by default only the largest are shown. Arguments such as `mesh=` as in
+            `sv.plot`.
 
     Raises:
         ShardvizError: if the value has no text.
@@ -70,10 +87,16 @@ def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> 
     # A number after a value is the width; after a function, it is an argument.
     if len(arguments) == 1 and isinstance(arguments[0], int) and not callable(thing):
         (width,), arguments = arguments, ()
-    return to_text(_value_of(thing, arguments), width, **options)
+    value = _value_of(thing, arguments, _arguments_among(options))
+    return to_text(value, width, **options)
 
 
-def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
+def _arguments_among(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes the arguments of `sv.plan`, `sv.layout` and `sv.audit` out of the options."""
+    return {name: options.pop(name) for name in list(options) if name in _ARGUMENTS}
+
+
+def _value_of(thing: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Returns the value of shardviz that shows what a user holds.
 
     A function with arguments becomes its plan, a shape with a spec its layout, an array
@@ -82,21 +105,22 @@ def _value_of(thing: Any, arguments: tuple[Any, ...]) -> Any:
     """
     # Values of shardviz can be pytrees, too. They need none of the imports below.
     is_ours = type(thing).__module__.partition(".")[0] == "shardviz"
-    if is_ours and not arguments:
+    if is_ours and not arguments and not keywords:
         # A watched function changes with each call; its table is a value.
         return thing.table() if type(thing).__name__ == "Watch" else thing
     from shardviz.axis_rules.public import audit
     from shardviz.compiled.public import report
     from shardviz.plans.public import plan
 
-    if arguments and callable(thing):
-        return plan(thing, *arguments)
-    if arguments and (_is_shape(thing) or children_of(thing) is None):
-        return layout(thing, *arguments)
-    if arguments:
+    has_arguments = bool(arguments or keywords)
+    if has_arguments and callable(thing):
+        return plan(thing, *arguments, **keywords)
+    if has_arguments and (_is_shape(thing) or children_of(thing) is None):
+        return layout(thing, *arguments, **keywords)
+    if has_arguments:
         # A mesh may follow a tree without rules.
-        rules = [()] if hasattr(arguments[0], "axis_names") else []
-        return audit(thing, *rules, *arguments)
+        rules = [()] if arguments and hasattr(arguments[0], "axis_names") else []
+        return audit(thing, *rules, *arguments, **keywords)
     while (box := without_metadata(thing)) is not None:
         thing = box.value
     if is_compiled(thing) or is_lowered(thing):
