@@ -214,6 +214,7 @@ def _print_program(
             "kind": collective.kind,
             "mesh_axes": collective.mesh_axes,
             "bytes_per_device": collective.bytes_per_device,
+            "sent_bytes": collective.sent_bytes,
             "op": collective.op,
             "source": collective.source,
         }

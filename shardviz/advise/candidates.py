@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from shardviz.advise.edits import Edit
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all
 from shardviz.base.display import Displayed, Fact, sentence
 from shardviz.compiled.checks import Check
 from shardviz.compiled.report import Report, peak_bytes
@@ -212,7 +212,7 @@ class Candidate(Displayed):
     @property
     def bytes(self) -> int:
         """The total bytes that each device sends."""
-        return sent_bytes(self.collectives)
+        return sent_in_all(self.collectives)
 
     @property
     def least_seconds(self) -> float | None:
@@ -292,12 +292,3 @@ class Changes(tuple[Candidate, ...], Displayed):
 
     def __repr__(self) -> str:
         return f"Changes({', '.join(map(repr, self))})"
-
-
-def sent_bytes(collectives: Iterable[Collective]) -> int:
-    """Returns the bytes each device sends for these collectives, over all executions.
-
-    >>> sent_bytes([Collective("all-gather", ("data",), 800, group_size=4, trips=2)])
-    1200
-    """
-    return sum(collective.sent_in_all for collective in collectives)

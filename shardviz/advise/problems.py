@@ -18,13 +18,12 @@ from shardviz.axis_rules.optimizer_differences import Difference
 from shardviz.axis_rules.requests import Request, request
 from shardviz.axis_rules.rule_uses import Idle, RuleUse, rule_summary
 from shardviz.axis_rules.rules import Rule, Rules
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all
 from shardviz.base.display import Fact
 from shardviz.base.format import plural
 from shardviz.base.layout import layout_errors
 from shardviz.base.mesh import MeshSpec
 from shardviz.compiled.checks import Check
-from shardviz.compiled.comparison import total_bytes
 from shardviz.compiled.orders import DeviceOrder
 from shardviz.compiled.report import Report
 from shardviz.hardware.topology import Topology
@@ -506,7 +505,7 @@ class FullRematerialisation(Problem):
     Attributes:
         stage: 1 for the partitioner's collectives, 2 for those of the final program.
         numbers: indices of these collectives in their stage.
-        size: the collectives' bytes per device.
+        size: the bytes that each device sends.
     """
 
     kind = "rematerialised"
@@ -842,5 +841,5 @@ def _report(program: Program, results: Results) -> Iterator[Problem]:
         if collective.rematerialises:
             numbers.append(number)
     if collectives is not None and numbers:
-        size = total_bytes(collectives[number] for number in numbers)
+        size = sent_in_all(collectives[number] for number in numbers)
         yield FullRematerialisation(stage, tuple(numbers), size)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardviz.base.cause import UNKNOWN, AxisPart, ValueName, axes_in_words
-from shardviz.base.collective_kind import KINDS, CollectiveKind
+from shardviz.base.collective_kind import KINDS, CollectiveKind, Route
 from shardviz.base.display import Fact
 from shardviz.base.format import bytes_text, clause
 from shardviz.base.plain import Plain, columns
@@ -59,14 +60,14 @@ class Member:
 
     @property
     def words(self) -> str:
-        """Bytes, operand and source line: `4 KiB of argument w_in (mlp.py:31)`."""
+        """Operand and source line: `argument w_in (mlp.py:31)`."""
         # If the operand is unknown, the operation is the next best name.
         name = str(self.operand)
         if self.operand == UNKNOWN and self.op:
             name = self.op.rpartition("/")[2]
         if self.source and self.source != self.operand.source:
             name += f" ({self.source})"
-        return f"{bytes_text(self.bytes_per_device)} of {name}"
+        return name
 
 
 @columns(
@@ -114,7 +115,7 @@ class Collective(Plain):
 
     >>> reduce = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> reduce
-    Collective(all-reduce over model, 4 KiB, block.py:31)
+    Collective(all-reduce over model, sends 4 KiB, block.py:31)
     >>> reduce.sent_bytes
     4096
     """
@@ -185,14 +186,23 @@ class Collective(Plain):
 
     @property
     def sent_bytes(self) -> int | None:
-        """Bytes sent per device and execution; None if the group size is unknown."""
+        """Bytes sent per device and execution.
+
+        None if the group size is unknown, or if only a run decides what is sent.
+        """
+        return self.sent_for(self.bytes_per_device)
+
+    def sent_for(self, size: int) -> int | None:
+        """Returns the bytes sent per device for `size` bytes, such as a member's."""
+        if self.definition.route is Route.UNKNOWN:
+            return None
         devices = self.group_size
         if not devices and self.groups:
             devices = len(self.groups[0])
         # In a permutation, each sender sends its shard once for any group size.
         if devices < 1 and not self.definition.pairs:
             return None
-        return self.definition.sent_bytes(self.bytes_per_device, devices)
+        return self.definition.sent_bytes(size, devices)
 
     @property
     def execution_count(self) -> int:
@@ -213,13 +223,24 @@ class Collective(Plain):
         return (self.sent_bytes or 0) * self.execution_count
 
     @property
-    def words(self) -> str:
-        """A one-line summary: kind, bytes, mesh axes, value and source line.
+    def drawn_bytes(self) -> int:
+        """The bytes in `amount`, over all executions; orders and scales collectives."""
+        return self.bytes_in_all if self.sent_bytes is None else self.sent_in_all
 
-        >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
-        'all-gather of 512 B × 4 over data for dot (f.py:3)'
+    @property
+    def words(self) -> str:
+        """A one-line summary: kind, bytes sent, mesh axes, value and source line.
+
+        >>> loop = {"source": "f.py:3", "value": "dot", "trips": 4, "group_size": 4}
+        >>> Collective("all-gather", ("data",), 512, **loop).words
+        'all-gather that sends 384 B × 4 over data for dot (f.py:3)'
         """
-        words = f"{self.kind} of {self.amount}{self.over}"
+        return self.words_with(self.amount)
+
+    def words_with(self, amount: str) -> str:
+        """Returns `words` with other digits of the bytes."""
+        verb = "with a" if self.sent_bytes is None else "that sends"
+        words = f"{self.kind} {verb} {amount}{self.over}"
         if self.value:
             words += f" for {self.value}"
         line = self.source
@@ -241,19 +262,60 @@ class Collective(Plain):
 
     @property
     def amount(self) -> str:
-        """Bytes on each device, with the trip count unless that is 1: `4 KiB × 12`."""
-        size = bytes_text(self.bytes_per_device)
-        if self.trips is None:
-            return f"{size} × ?"
-        if self.trips == 1:
-            return size
-        return f"{size} × {self.trips:,}"
+        """Bytes that each device sends, and how often unless once: `4 KiB × 12`.
+
+        If they are unknown, the bytes of the result: `result of 4 KiB`.
+        """
+        return f"{self.sent_text(self.bytes_per_device)}{trips_text(self.trips)}"
+
+    def sent_text(self, size: int) -> str:
+        """Formats `sent_for(size)`; if that is unknown, `result of` and `size`."""
+        sent = self.sent_for(size)
+        return f"result of {bytes_text(size)}" if sent is None else bytes_text(sent)
 
     def __repr__(self) -> str:
         axes = clause(" over {}", ", ".join(self.axes_in_words))
-        parts = [f"{self.kind}{axes}", self.amount]
+        verb = "" if self.sent_bytes is None else "sends "
+        parts = [f"{self.kind}{axes}", f"{verb}{self.amount}"]
         if self.is_async:
             parts.append("async")
         if self.source:
             parts.append(self.source)
         return f"Collective({', '.join(parts)})"
+
+
+def trips_text(trips: int | None) -> str:
+    """Formats a trip count after a number of bytes; `""` for once.
+
+    >>> trips_text(12), trips_text(1), trips_text(None)
+    (' × 12', '', ' × ?')
+    """
+    if trips is None:
+        return " × ?"
+    return f" × {trips:,}" if trips != 1 else ""
+
+
+def sent_in_all(collectives: Iterable[Collective]) -> int:
+    """Returns the bytes that a device sends, over all executions of collectives.
+
+    Unknown bytes count as 0, and a loop of unknown length counts once.
+
+    >>> sent_in_all([Collective("all-gather", ("data",), 800, group_size=4, trips=2)])
+    1200
+    """
+    return sum(collective.sent_in_all for collective in collectives)
+
+
+def sent_in_all_text(collectives: Sequence[Collective]) -> str:
+    """Formats the bytes that a device sends; `≥` if a size or trip count is unknown.
+
+    >>> gather = Collective("all-gather", ("data",), 800, group_size=4, trips=None)
+    >>> sent_in_all_text([gather]), sent_in_all_text([Collective("all-gather", (), 8)])
+    ('≥ 600 B', 'result of 8 B')
+    """
+    total, words = sent_in_all(collectives), ""
+    if all(c.sent_bytes is None for c in collectives) and collectives:
+        total, words = sum(c.bytes_in_all for c in collectives), "result of "
+    elif any(c.sent_bytes is None or c.trips is None for c in collectives):
+        words = "≥ "
+    return f"{words}{bytes_text(total)}"

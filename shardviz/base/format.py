@@ -172,6 +172,9 @@ def suggestion(name: object, candidates: Iterable[str]) -> str:
     return clause(" Known: {}.", listed(names))
 
 
+Number = TypeVar("Number", int, float)
+
+
 def plural(count: int, noun: str, form: str | None = None) -> str:
     """Formats a count and its noun: `1 device`, `2 devices`.
 
@@ -199,7 +202,7 @@ def clause(template: str, value: object) -> str:
     return template.format(value) if value else ""
 
 
-def bytes_text(count: int, decimals: int = 1) -> str:
+def bytes_text(count: float, decimals: int = 1) -> str:
     """Formats a byte count in the largest binary unit that fits.
 
     >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
@@ -215,15 +218,26 @@ def bytes_text(count: int, decimals: int = 1) -> str:
     return f"{digits} {units[0]}"
 
 
-def told_apart(numbers: Sequence[int]) -> list[str]:
-    """Formats byte counts with as many digits as tell different ones apart.
+def told_apart(
+    numbers: Sequence[Number],
+    text: Callable[[Number, int], str] | None = None,
+    digits: int = 1,
+) -> list[str]:
+    """Formats numbers with as many digits as tell different ones apart.
+
+    Args:
+        numbers: the numbers, such as a limit and a size, or a time before and after.
+        text: formats a number with so many digits; by default `bytes_text`.
+        digits: the fewest digits.
 
     >>> told_apart([1 << 20, (1 << 20) + 1]), told_apart([1 << 20, 1 << 20])
     (['1 MiB', '1.000001 MiB'], ['1 MiB', '1 MiB'])
     """
-    for decimals in range(1, MOST_DIGITS):
-        texts = [bytes_text(number, decimals) for number in numbers]
-        if len(set(texts)) == len(set(numbers)):
+    # Times that differ only by rounding errors are equal.
+    different = {n if isinstance(n, int) else float(f"{n:.9g}") for n in numbers}
+    for count in range(digits, MOST_DIGITS):
+        texts = [(text or bytes_text)(number, count) for number in numbers]
+        if len(set(texts)) >= len(different):
             return texts
     return [f"{number:,} B" for number in numbers]
 

@@ -37,9 +37,9 @@ class CollectiveChange(Fact):
         positions: indices of `before` and `after` among the collectives of their
             stages.
 
-    >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
+    >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31", group_size=2)
     >>> print(CollectiveChange("kept", (c,), (c,)))
-    Kept: an all-reduce of 1 KiB over data (block.py:31).
+    Kept: an all-reduce that sends 1 KiB over data (block.py:31).
     """
 
     kind: str
@@ -53,6 +53,12 @@ class CollectiveChange(Fact):
         """The larger of the total bytes before and after, over all executions."""
         # Collectives may be missing before or after, or be moved out of a loop.
         return max(total_bytes(self.before), total_bytes(self.after))
+
+    @property
+    def drawn_bytes(self) -> int:
+        """The larger of the total bytes before and after, as in `Collective`."""
+        sides = (self.before, self.after)
+        return max(sum(c.drawn_bytes for c in side) for side in sides)
 
     @property
     def becomes_async(self) -> bool:
@@ -106,9 +112,7 @@ class Comparison(Displayed):
     @property
     def ordered(self) -> list[CollectiveChange]:
         """The changes, most bytes first and unchanged collectives last."""
-        return sorted(
-            self.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
-        )
+        return sorted(self.changes, key=lambda c: (c.kind == "kept", -c.drawn_bytes))
 
     def of(self, kind: str) -> tuple[CollectiveChange, ...]:
         """Returns the changes of one kind, from CHANGES."""
@@ -150,7 +154,7 @@ def compare(
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:
-    """Returns the bytes of collectives on each device, over all loop iterations.
+    """Returns the bytes of collectives' results, over all loop iterations.
 
     A loop of unknown length counts once.
 

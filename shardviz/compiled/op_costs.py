@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from shardviz.base.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.base.axis_parts import group_size, local_shape
+from shardviz.base.collective import sent_in_all
 from shardviz.base.mesh import MeshSpec
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp, ShardingRule, bytes_per_device
@@ -216,7 +217,7 @@ class StepCost(NamedTuple):
 
 def step_cost(plan: Plan) -> StepCost:
     """Returns a program's communication and memory, from its plan."""
-    sent = sum(collective.sent_in_all for collective in plan.collectives)
+    sent = sent_in_all(plan.collectives)
     return StepCost(sent, most_alive(plan))
 
 

@@ -259,7 +259,7 @@ def by_process(
         for group in collective.groups:
             ranks[tuple(np.unique(owner[list(group)]).tolist())] = None
         rows.append(ProcessGroups(collective, tuple(ranks)))
-    return tuple(sorted(rows, key=lambda row: -row.collective.bytes_in_all))
+    return tuple(sorted(rows, key=lambda row: -row.collective.drawn_bytes))
 
 
 def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | None:

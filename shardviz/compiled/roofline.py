@@ -62,7 +62,8 @@ class Bound:
         bound: the rate that limits this part: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`,
             `"network"`, or `""`; `"latency"` for a collective with more latency than
             time at a link's rate.
-        amount: FLOP or bytes of one execution.
+        amount: FLOP or bytes of one execution: those that a device sends for a
+            collective. None if unknown.
         trips: number of executions; None if unknown, which counts as 1. Compute and
             memory totals have 1, except for a separate row with their share in loops of
             unknown length.
@@ -79,7 +80,7 @@ class Bound:
     part: str
     seconds: float | None
     bound: str
-    amount: float
+    amount: float | None
     trips: int | None = 1
     source: str = ""
     note: RooflineNote | None = None
@@ -348,7 +349,7 @@ def collective_bound(
         part="collective",
         seconds=None,
         bound="",
-        amount=collective.bytes_per_device,
+        amount=collective.sent_bytes,
         trips=collective.trips,
         source=collective.source,
     )

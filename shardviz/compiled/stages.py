@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all_text
 from shardviz.base.display import Displayed, Fact, explanation
 from shardviz.base.errors import ProgramError, ShardvizError
-from shardviz.base.format import bytes_text, listed, shown, suggestion
-from shardviz.compiled.comparison import Comparison, compare, total_bytes
+from shardviz.base.format import listed, shown, suggestion
+from shardviz.compiled.comparison import Comparison, compare
 from shardviz.compiled.report import Report
 from shardviz.compiled.roofline import Roofline, with_operations
 from shardviz.plans.plan import Plan
@@ -41,9 +41,9 @@ class Stage(CanFail, Fact):
         about: the Program if requested, the Plan if propagated, the target if
             partitioned or compiled; the error if the stage failed.
 
-    >>> c = Collective("all-reduce", ("data",), 1024, trips=12, in_loop=True)
+    >>> c = Collective("all-reduce", ("data",), 1024, trips=12, group_size=2)
     >>> Stage("compiled", "known", 0.5, (c, c), "cpu × 8").sum
-    '2 all-reduce · 24 KiB'
+    '2 all-reduce · 24 KiB sent'
     """
 
     _omits = ("about",)
@@ -66,7 +66,7 @@ class Stage(CanFail, Fact):
 
     @property
     def sum(self) -> str:
-        """The number of collectives by kind, and their total bytes; `""` if unknown."""
+        """The number of collectives by kind, and the bytes sent; `""` if unknown."""
         collectives = self.without_error.collectives
         if collectives is None:
             return ""
@@ -75,7 +75,7 @@ class Stage(CanFail, Fact):
         kinds = Counter(c.kind for c in collectives)
         # Kinds appear in program order, so that two stages are easy to compare.
         counted = [f"{n} {kind}" for kind, n in kinds.items()]
-        return f"{' + '.join(counted)} · {bytes_text(total_bytes(collectives))}"
+        return f"{' + '.join(counted)} · {sent_in_all_text(collectives)} sent"
 
     def __repr__(self) -> str:
         return f"Stage({self.name}: {self.sum or self.state})"

@@ -48,7 +48,7 @@ class Span(Fact):
         kind: `"product"`, `"op"` or `"collective"`.
         seconds: least seconds over all trips; None if a rate is unknown.
         bound: the rate that limits the span: `"FLOP/s"`, `"HBM"`, `"ICI"`, …, or `""`.
-        amount: FLOP or bytes of one execution.
+        amount: FLOP or bytes of one execution, as in Bound.
         trips: number of executions; None if unknown, which counts as 1.
         source: the user's file and line.
         axes: mesh axes of a collective; part of an axis counts as the full axis.
@@ -73,7 +73,7 @@ class Span(Fact):
     kind: str
     seconds: float | None
     bound: str
-    amount: float
+    amount: float | None
     trips: int | None = 1
     source: str = ""
     axes: tuple[str, ...] = ()

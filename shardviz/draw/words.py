@@ -29,6 +29,15 @@ def median_of(runs: int) -> str:
     return f"median of {runs} runs"
 
 
+def collectives_head(count: int) -> str:
+    """The line above a list of collectives.
+
+    >>> collectives_head(3)
+    '3 collectives, bytes sent per device:'
+    """
+    return f"{plural(count, 'collective')}, bytes sent per device:"
+
+
 def minimum_times(where: str) -> str:
     """The title of a roofline."""
     return f"minimum times on {where}"
@@ -102,7 +111,7 @@ def spec_overrides(spec: object) -> str:
     return f"The explicit spec overrides the rules, which give {spec}."
 
 
-LARGEST_COLLECTIVES = "estimated collectives, the largest first:"
+LARGEST_COLLECTIVES = "estimated collectives, bytes sent per device:"
 LARGEST_VALUES = "values, the largest on each device first:"
 
 

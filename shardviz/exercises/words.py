@@ -181,15 +181,15 @@ def does_not_compile(message: str) -> str:
 def moves(collectives: Iterable[Collective]) -> str:
     """Lists collectives in a phrase; equal ones once, with their number.
 
-    >>> gather = Collective("all-gather", ("U",), 2048)
+    >>> gather = Collective("all-gather", ("U",), 2048, group_size=2)
     >>> moves([gather]), moves([gather, gather])
-    ('all-gather of 2 KiB over U', '2 × all-gather of 2 KiB over U')
+    ('all-gather that sends 1 KiB over U', '2 × all-gather that sends 1 KiB over U')
     """
     counts: Counter[str] = Counter()
     for collective in collectives:
-        size = bytes_text(collective.bytes_per_device)
+        size = collective.sent_text(collective.bytes_per_device)
         axes = " × ".join(collective.axes_in_words)
-        counts[f"{collective.kind} of {size} over {axes}"] += 1
+        counts[f"{collective.kind} that sends {size} over {axes}"] += 1
     phrases = []
     for phrase, count in counts.items():
         phrases.append(phrase if count == 1 else f"{count} × {phrase}")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from shardviz.axis_rules.panel.model_view import audit_of
-from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text
+from shardviz.base.collective import Collective, sent_in_all
+from shardviz.base.format import bytes_text, told_apart
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.report import Report, needed_bytes
 from shardviz.compiled.roofline import with_operations
@@ -56,9 +56,9 @@ def compare_view(before: State, now: State) -> JsonDict:
     names = wording.NAMES
     rows = [
         _row(names["bytes"], sizes, bytes_text),
-        _row(names["collectives"], counts, str, wording.STAGES[stage]),
+        _row(names["collectives"], counts, _count, wording.STAGES[stage]),
         _row(names["sent"], sent, bytes_text, wording.STAGES[stage]),
-        _row(names["time"], times, time_text),
+        _row(names["time"], times, time_text, digits=3),
         _row(names["memory"], needed, bytes_text),
     ]
     then, document = before.document, now.document
@@ -74,21 +74,29 @@ def compare_view(before: State, now: State) -> JsonDict:
 def _row(
     name: str,
     values: Sequence[Number | None],
-    text: Callable[[Number], str],
+    text: Callable[[Number, int], str],
     title: str = "",
+    digits: int = 1,
 ) -> dict[str, str] | None:
     """Returns a table row for one number; None if it is unknown for both states."""
     before, after = values
-    if before is None and after is None:
+    known = [value for value in values if value is not None]
+    if not known:
         return None
-    row = {"name": name, "title": title, "text": wording.pair(before, after, text)}
+    texts = dict(zip(known, told_apart(known, text, digits), strict=True))
+    old, new = (wording.UNKNOWN if n is None else texts[n] for n in values)
+    row = {"name": name, "title": title, "text": wording.pair(old, new)}
     tone, change = "unknown", ""
     if before is not None and after is not None:
         tone = "same"
         if before != after:
             tone = "better" if after < before else "worse"
-            change = wording.change(after - before, text)
+            change = wording.change(after - before, text, digits)
     return {**row, "change": change, "tone": tone}
+
+
+def _count(count: int, digits: int) -> str:
+    return str(count)
 
 
 def _collectives(
@@ -115,7 +123,7 @@ def _sent(collectives: Sequence[Collective] | None) -> int | None:
     """Returns the bytes that each device sends in a step; None if any is unknown."""
     if collectives is None or any(call.sent_bytes is None for call in collectives):
         return None
-    return sum(call.sent_in_all for call in collectives)
+    return sent_in_all(collectives)
 
 
 def _bytes(document: Document) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all
 from shardviz.base.collective_matching import value_key
 from shardviz.base.display import Displayed, Fact
 from shardviz.base.errors import ProgramError
@@ -83,15 +83,15 @@ class GainedCollective(CollectiveChange):
 
     @property
     def sent_after(self) -> int:
-        return self.collective.bytes_in_all
+        return self.collective.sent_in_all
 
 
 @dataclass(frozen=True)
 class LostCollective(CollectiveChange):
     """A collective that only the first plan has.
 
-    >>> LostCollective(Collective("all-gather", ("data",), 8)).sent_before
-    8
+    >>> LostCollective(Collective("all-gather", ("data",), 8, group_size=4)).sent_before
+    6
     """
 
     collective: Collective
@@ -102,7 +102,7 @@ class LostCollective(CollectiveChange):
 
     @property
     def sent_before(self) -> int:
-        return self.collective.bytes_in_all
+        return self.collective.sent_in_all
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class ResizedCollective(CollectiveChange):
 
     @property
     def sent_before(self) -> int:
-        return self.before.bytes_in_all
+        return self.before.sent_in_all
 
     @property
     def sent_after(self) -> int:
-        return self.after.bytes_in_all
+        return self.after.sent_in_all
 
 
 @dataclass(frozen=True)
@@ -216,10 +216,8 @@ class PlanDiff(Displayed):
         if counts.collectives or counts.values:
             facts.append(counts)
         if counts.collectives:
-            sent = []
-            for plan in (self.before, self.after):
-                sent.append(sum(c.sent_in_all for c in plan.collectives))
-            facts.append(BytesSent(*sent))
+            plans = (self.before, self.after)
+            facts.append(BytesSent(*(sent_in_all(plan.collectives) for plan in plans)))
         return facts or [NothingChanges()]
 
     @property
@@ -309,7 +307,7 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
 
 
 def _largest_first(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
-    return tuple(sorted(collectives, key=lambda c: -c.bytes_in_all))
+    return tuple(sorted(collectives, key=lambda c: -c.drawn_bytes))
 
 
 def _value_key(op: PlannedOp) -> Hashable:

@@ -74,7 +74,7 @@ def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]
     """Folds collectives that are equal except for numbers in their scopes.
 
     Returns:
-        The folds, those with the most bytes first.
+        The folds, those that send the most bytes first.
 
     >>> ops = [f"jit(f)/layer_{n}/dot" for n in range(3)]
     >>> folds = fold_collectives([Collective("all-reduce", ("x",), 64, op) for op in ops])
@@ -82,7 +82,7 @@ def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]
     [('3 × ', 'layer_{0..2}/dot')]
     """
     folds = fold(collectives, lambda c: path_in_words(c.op), _collective_key)
-    return sorted(folds, key=lambda group: -sum(c.bytes_in_all for c in group.items))
+    return sorted(folds, key=lambda group: -sum(c.drawn_bytes for c in group.items))
 
 
 def _collective_key(c: Collective) -> Hashable:
@@ -91,11 +91,11 @@ def _collective_key(c: Collective) -> Hashable:
 
 
 def fold_line(group: Fold[Collective]) -> str:
-    """Formats a fold of collectives in one line.
+    """Formats a fold of collectives in one line, with the bytes that a device sends.
 
-    >>> some = [Collective("all-gather", ("x",), 64, f"f/h_{n}") for n in (0, 1)]
+    >>> some = [Collective("all-gather", ("x",), 64, f"f/h_{n}", group_size=2) for n in (0, 1)]
     >>> fold_line(fold_collectives(some)[0])
-    '2 × 64 B all-gather over x · h_{0..1}'
+    '2 × 32 B all-gather over x · h_{0..1}'
     """
     first = group.items[0]
     kind = f"{clause('{} ', first.dtype)}{first.kind}"

@@ -13,7 +13,7 @@ from shardviz.advise.backend.changes import _left
 from shardviz.advise.backend.edited import TracedValue, values_of
 from shardviz.advise.backend.proposals import UnwantedCollective, proposals, variants
 from shardviz.advise.backend.trials import Trials
-from shardviz.advise.candidates import Candidate, Misfit, Refusal, sent_bytes
+from shardviz.advise.candidates import Candidate, Misfit, Refusal
 from shardviz.advise.edits import (
     ChangeConstraint,
     ChangeRules,
@@ -23,7 +23,7 @@ from shardviz.advise.edits import (
     EditTypes,
     SplitArgument,
 )
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all
 from shardviz.base.errors import ProgramError
 from shardviz.compiled.checks import ChangeNotRun
 from shardviz.compiled.report import Report
@@ -89,8 +89,8 @@ def test_what_is_returned_beside_arrays_is_left_out() -> None:
 def test_what_a_change_promises_is_what_its_program_compiles_to() -> None:
     for one in layer_changes():
         again = sv.compile(one.program, target="cpu:8")
-        assert sent_bytes(again.collectives or ()) == one.bytes
-        assert one.bytes < sent_bytes(one.before.collectives or ())
+        assert sent_in_all(again.collectives or ()) == one.bytes
+        assert one.bytes < sent_in_all(one.before.collectives or ())
         assert sv.run(one.program, target="cpu:8").ok
 
 

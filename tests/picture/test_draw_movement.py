@@ -82,8 +82,8 @@ def test_rows_are_in_the_order_of_the_torus():
 
 
 GATHERED = """\
-all-gather of 16 KiB, 4 devices, ring
-(n - 1) / n × bytes: 3 / 4 × 16 KiB = 12 KiB sent per device, in 3 steps.
+all-gather that sends 12 KiB, 4 devices, ring
+(n - 1) / n × result: 3 / 4 × 16 KiB = 12 KiB sent per device, in 3 steps.
 Step 1: Every device sends 1 chunk to its right neighbour; each then holds 2 of
   4.
 Step 2: Every device sends 1 chunk to its right neighbour; each then holds 3 of

@@ -97,10 +97,10 @@ def test_what_an_edit_changes_stands_before_and_after():
     )
     said = words(draw(before.diff(dataclasses.replace(before, ops=ops, collectives=()))))
     assert f"tanh: {moved} -> P(None, 'model')" in said
-    assert "Lost: all-reduce of 1 MiB over model for reduce (block.py:30)" in said
+    assert "Lost: all-reduce that sends 1 MiB over model for reduce (block.py:30)" in said
     grown = words(draw(before.diff(after)))
     assert any(text.startswith("New: tanh_1") for text in grown)
-    assert any(text.startswith("Gained: all-reduce of 1 MiB") for text in grown)
+    assert any(text.startswith("Gained: all-reduce that sends 1 MiB") for text in grown)
 
 
 def test_a_comparison_has_a_bar_for_every_change_true_to_length():

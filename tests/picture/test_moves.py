@@ -18,9 +18,16 @@ from shardviz.plans.plan_values import PlannedOp
 from tests.picture.values import MESH, PROGRAM
 
 LOOPED = Collective(
-    "all-reduce", ("model",), 256, "jit(f)/while/dot", "f.py:3", trips=10, value="dot"
+    "all-reduce",
+    ("model",),
+    256,
+    "jit(f)/while/dot",
+    "f.py:3",
+    trips=10,
+    value="dot",
+    group_size=2,
 )
-ONCE = Collective("all-gather", ("data",), 1024, value="x")
+ONCE = Collective("all-gather", ("data",), 1024, value="x", group_size=4)
 UNKNOWN = Collective("all-to-all", (), 64, trips=None)
 REPORT = Report("f", "cpu × 8", collectives=(ONCE, LOOPED, UNKNOWN))
 
@@ -38,13 +45,13 @@ def labels(picture) -> list[str]:
     return [v.text for v in picture.labels] + inside
 
 
-TIMES = {"a loop": (LOOPED, "256 B × 10", 2560), "once": (ONCE, "1 KiB", 1024),
-         "unknown": (UNKNOWN, "64 B × ?", 64)}  # fmt: skip
+TIMES = {"a loop": (LOOPED, "256 B × 10", 2560), "once": (ONCE, "768 B", 768),
+         "unknown": (UNKNOWN, "result of 64 B × ?", 64)}  # fmt: skip
 
 
 @pytest.mark.parametrize(("one", "words", "total"), TIMES.values(), ids=TIMES.keys())
 def test_bytes_are_said_with_how_often(one, words, total):
-    assert (one.amount, one.bytes_in_all) == (words, total)
+    assert (one.amount, one.drawn_bytes) == (words, total)
 
 
 SAID = {
@@ -65,16 +72,19 @@ def test_a_collective_of_a_loop_counts_its_turns(name):
 def test_the_longest_bar_and_the_first_line_are_of_the_most_bytes_in_all():
     assert to_text(REPORT).splitlines()[2].startswith("  256 B × 10 all-reduce over model")
     picture = draw_collectives(REPORT.collectives)
-    assert picture.tiles.width.tolist()[:2] == [150.0, 150.0 * 1024 / 2560]
+    assert picture.tiles.width.tolist()[:2] == [150.0, 150.0 * 768 / 2560]
 
 
 def test_a_large_difference_begins_with_its_collectives():
-    many = [Collective("all-gather", ("data",), 100 + i, value=f"v{i}") for i in range(50)]
+    many = [
+        Collective("all-gather", ("data",), 200 + 2 * i, value=f"v{i}", group_size=2)
+        for i in range(50)
+    ]
     found = plan(values=900).diff(plan(*many, values=900, spec="model"))
     lines = to_text(found).splitlines()
     assert lines[0] == "50 collectives gained; 900 values changed."
     assert lines[1].startswith("Each device sends ")
-    assert lines[2].startswith("Gained: all-gather of 149 B over data")
+    assert lines[2].startswith("Gained: all-gather that sends 149 B over data")
     assert lines[42] == "and 10 more collectives"
     assert lines[43].startswith("v0: P('data') -> P('model')")
     assert lines[-1].startswith("and 8")
@@ -93,11 +103,13 @@ def test_a_combined_collective_lists_its_largest_arrays():
         )
         for i, n in enumerate(sizes)
     )
-    one = Collective("all-reduce", ("data",), sum(sizes), members[0].op, "f.py:0", members=members)
+    one = Collective(
+        "all-reduce", ("data",), sum(sizes), members[0].op, "f.py:0", members=members, group_size=2
+    )
     words = to_text(Report("f", "cpu", collectives=(one,)), 200)
     assert "and 13 more\n" in words
     named = "1 MiB of dot_0 (f.py:0), 512 KiB of dot_1 (f.py:1), 256 KiB of dot_2 (f.py:2)"
     assert f"    {named} and 11 more" in words
-    assert one.words == "all-reduce of 2 MiB over data (f.py:0 and 13 more)"
+    assert one.words == "all-reduce that sends 2 MiB over data (f.py:0 and 13 more)"
     picture = draw_report(Report("f", "cpu", collectives=(one,)))
     assert any("and 13 more" in label.text for panel in picture.panels for label in panel[2].labels)

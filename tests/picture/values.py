@@ -62,7 +62,9 @@ X = ArraySpec("x", (64, 512), "batch embed", "bfloat16")
 
 COLLECTIVES = (
     Collective("all-gather", (), 600_000),
-    Collective("all-reduce", ("model",), 8 << 20, "jit(f)/dot_general", "block.py:31"),
+    Collective(
+        "all-reduce", ("model",), 8 << 20, "jit(f)/dot_general", "block.py:31", group_size=2
+    ),
 )
 CHECKS = (
     Check("x: boxes of 8 shards", True, "all 8 as predicted."),

@@ -112,12 +112,12 @@ def words(picture: Picture) -> str:
 
 
 ANSWERS = {
-    "plan of many moves": "all-gather 256 B × 1,000,000 over data, all-reduce 1 TiB over",
+    "plan of many moves": "all-gather result of 256 B × 1,000,000 over data, all-reduce result",
     "failure": SENTENCE.strip(),
     "report": SENTENCE.strip(),
     "comparison": str(LONG["comparison"].changes[0]),
     "difference": f"{MANY} -> P()",
-    "difference of collectives": f"all-gather of 256 B × 1,000,000 over data for {LONG_NAME}",
+    "difference of collectives": f"with a result of 256 B × 1,000,000 over data for {LONG_NAME}",
 }
 
 

@@ -35,7 +35,6 @@ SENT = {
     "reduce-scatter": 7 / 8,
     "all-to-all": 7 / 8,
     "collective-permute": 1,
-    "ragged-all-to-all": 7 / 8,
     "collective-broadcast": 7 / 8,
 }
 STABLEHLO_CALLS = {"ragged_all_to_all"}
@@ -51,7 +50,7 @@ NO_COLLECTIVES = {
 
 
 def test_contract_names():
-    assert sorted(COLLECTIVE_KINDS) == sorted(SENT)
+    assert set(COLLECTIVE_KINDS) == {*SENT, "ragged-all-to-all"}
     assert list(KINDS) == [kind.name for kind in KINDS.values()]
 
 
@@ -98,7 +97,9 @@ def test_stablehlo_and_shardy_have_these_operations():
 
 @pytest.mark.parametrize("kind", COLLECTIVE_KINDS)
 def test_sent_bytes(kind):
-    assert Collective(kind, ("data",), 800, group_size=8).sent_bytes == 800 * SENT[kind]
+    sent = Collective(kind, ("data",), 800, group_size=8).sent_bytes
+    # Only a run decides what a ragged exchange sends.
+    assert sent == (800 * SENT[kind] if kind in SENT else None)
 
 
 def test_an_unknown_group_sends_unknown_bytes_except_over_pairs():

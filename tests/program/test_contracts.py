@@ -115,8 +115,8 @@ def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
     with pytest.raises(ContractError) as caught:
         sv.expect(STEP).no("all-gather", over="data")
     head, line, advice = str(caught.value).splitlines()
-    assert "2 MiB per device" in head
-    for part in ("2 × 1 MiB", "model.py:31", "layers_{0..1}/dot_general", str(gather().cause)):
+    assert "1.5 MiB sent per device" in head
+    for part in ("2 × 768 KiB", "model.py:31", "layers_{0..1}/dot_general", str(gather().cause)):
         assert part in line
     assert "sv.plan(program).why(value)" in advice
 

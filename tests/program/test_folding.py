@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 
@@ -86,15 +87,15 @@ def test_every_collective_is_in_one_fold_and_no_byte_is_lost(collectives):
         )
         unfolded = {"".join(parts) for parts in itertools.product(*one.parts)}
         assert unfolded == {path_in_words(c.op) for c in one.items}
-    sums = [sum(c.bytes_in_all for c in one.items) for one in folds]
-    assert sum(sums) == sum(c.bytes_in_all for c in collectives)
+    sums = [sum(c.drawn_bytes for c in one.items) for one in folds]
+    assert sum(sums) == sum(c.drawn_bytes for c in collectives)
     assert sums == sorted(sums, reverse=True)
 
 
 def test_layers_of_a_loop_without_names_fold_by_their_line():
-    layers = [Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:3")] * 32
-    other = Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:4")
+    first = Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:3", group_size=4)
+    layers, other = [first] * 32, dataclasses.replace(first, source="f.py:4")
     assert [fold_line(one) for one in fold_collectives([*layers, other])] == [
-        "32 × 64 B all-gather over data · f.py:3 · dot_general",
-        "64 B all-gather over data · f.py:4 · jit(f)/dot_general",
+        "32 × 48 B all-gather over data · f.py:3 · dot_general",
+        "48 B all-gather over data · f.py:4 · jit(f)/dot_general",
     ]

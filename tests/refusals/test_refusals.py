@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.advise.backend.trials import Trials
-from shardviz.advise.candidates import sent_bytes
+from shardviz.base.collective import sent_in_all
 from shardviz.programs.backend.bridge import abstract_mesh
 from shardviz.programs.backend.jaxprs import operations, spec_notes, sum_notes
 from shardviz.programs.backend.refused import explicit_form, typed_form
@@ -231,7 +231,7 @@ def test_the_price_of_a_training_step_is_that_of_the_step_written_by_hand(specs,
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
     written = step(jax.NamedSharding(mesh, refusal.edits[0].spec.to_jax()))
     report = sv.compile(sv.program(written, *arrays, mesh=EXPLICIT), target="cpu:8")
-    assert sent_bytes(tried.collectives) == sent_bytes(report.partitioned) > 0
+    assert sent_in_all(tried.collectives) == sent_in_all(report.partitioned) > 0
 
 
 def test_a_sum_over_rows_that_is_returned_gets_a_psum_and_the_values_are_right(eight_devices):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from shardviz.base.cause import Reduced, Rematerialised, ValueName
 from shardviz.base.collective import Collective, Member
 from shardviz.base.mesh import make_mesh
@@ -19,7 +21,9 @@ BAD = "<img src=x onerror=alert(1)>"
 
 def collective(kind: str, axes: str, size: int, line: int, **more) -> Collective:
     op = f"jit(f)/transpose(jvp(layer_{line}))/dot_general"
-    return Collective(kind, tuple(axes.split()), size, op, f"block.py:{line}", **more)
+    names = tuple(axes.split())
+    devices = math.prod(MESH.shape[name] for name in names)
+    return Collective(kind, names, size, op, f"block.py:{line}", group_size=devices, **more)
 
 
 def summed(name: str) -> Reduced:
@@ -46,7 +50,7 @@ PARTITIONED = (*SUMS, LOOP, FULL)
 TOGETHER = Collective(
     "all-reduce", ("data",), sum(c.bytes_per_device for c in SUMS),
     "jit(f)/(transpose(jvp())/dot_general:transpose(jvp())/dot_general)", "block.py:10",
-    shape="(f32[65536], f32[131072], f32[262144])", is_async=True, operand=DOT,
+    shape="(f32[65536], f32[131072], f32[262144])", is_async=True, operand=DOT, group_size=4,
     members=tuple(
         Member(c.op, c.source, c.bytes_per_device, operand=DOT, cause=c.cause)
         for c in reversed(SUMS)

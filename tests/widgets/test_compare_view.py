@@ -50,7 +50,7 @@ def test_bytes_are_those_of_each_state(documents):
     text, tone = numbers(State(before, StageResults()), State(now, StageResults()))[
         "bytes per device"
     ]
-    assert (text, tone) == ("4 MiB", "worse")
+    assert (text, tone) == ("4.02 → 4.03 MiB", "worse")
 
 
 def test_the_last_stage_that_both_have_is_compared(documents):
@@ -58,7 +58,7 @@ def test_the_last_stage_that_both_have_is_compared(documents):
     one = StageResults(report=report((1024, 2048), 4096, 2e-3), report_revision=before.revision)
     two = StageResults(report=report((1024,), 8192, 1e-3), report_revision=now.revision)
     assert numbers(State(before, one), State(now, two)) == {
-        "bytes per device": ("4 MiB", "worse"),
+        "bytes per device": ("4.02 → 4.03 MiB", "worse"),
         "collectives": ("2 → 1", "better"),
         "sent per step": ("3 → 1 KiB", "better"),
         "least time": ("2 → 1 ms", "better"),

@@ -305,7 +305,7 @@ def test_the_plan_that_fails_and_constraints_that_do_nothing():
 def test_what_a_compile_and_a_run_found():
     made = session(SPLIT)
     checks = (Check("x", True, "fine"), Check("y", False, "unequal"), Check("z", None, "unknown"))
-    again = Collective("all-gather", ("data",), 4096, rematerialises=True)
+    again = Collective("all-gather", ("data",), 8192, group_size=2, rematerialises=True)
     plain = Collective("all-reduce", ("data",), 64)
     listed = found(made, reported(made, checks=checks, collectives=(plain, again)))
     assert listed["check"].severity == "fails"

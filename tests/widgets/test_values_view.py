@@ -93,7 +93,7 @@ def test_two_thousand_values_stay_below_220_kb():
 
 def test_what_is_estimated_to_move_is_listed_at_the_value_that_causes_it():
     plan = layers(2)
-    stray = Collective("all-gather", ("data", "model"), 2048)
+    stray = Collective("all-gather", ("data", "model"), 4096, group_size=2)
     view = values_view(dataclasses.replace(plan, collectives=(*plan.collectives, stray)))
     text = view["text"]
 

@@ -40,7 +40,6 @@ from shardviz.advise.candidates import (
     MovedElsewhere,
     Refusal,
     SameCollective,
-    sent_bytes,
 )
 from shardviz.advise.edits import (
     ChangeRules,
@@ -50,7 +49,7 @@ from shardviz.advise.edits import (
     SplitArgument,
     SplitResult,
 )
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all
 from shardviz.compiled.op_costs import op_costs
 from shardviz.compiled.report import Report, peak_bytes
 from shardviz.hardware.targets import TargetLike
@@ -336,7 +335,7 @@ def _product_work(plan: Plan) -> float:
 
 
 def _sent(program: Report | Plan) -> int:
-    return sent_bytes(program.without_error.collectives or ())
+    return sent_in_all(program.without_error.collectives or ())
 
 
 def _left(
@@ -364,7 +363,7 @@ def _left(
             for_others[_movement(match)] -= 1
             if for_others[_movement(match)] < 0:
                 matches.append(match)
-    return sent_bytes(matches)
+    return sent_in_all(matches)
 
 
 def _movement(collective: Collective) -> tuple[Any, ...]:

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shardviz.advise.backend.trials import Trials
-from shardviz.advise.candidates import Changes, Refusal, sent_bytes
+from shardviz.advise.candidates import Changes, Refusal
 from shardviz.advise.edits import EditTypes, MakeExplicit
+from shardviz.base.collective import sent_in_all
 from shardviz.compiled.checks import Check
 from shardviz.hardware.targets import TargetLike
 from shardviz.programs.backend.bridge import abstract_mesh
@@ -143,7 +144,7 @@ def _priced(
             # right by accident.
             if not isinstance(edit, SkipCheck) or not is_right:
                 edit = replace(edit, is_right=is_right)
-    sent = None if collectives is None else sent_bytes(collectives)
+    sent = None if collectives is None else sent_in_all(collectives)
     is_last = isinstance(edit, SkipCheck) and edit.is_right is None
     # Among equal edits, the first is the smallest. An edit that did not compile comes
     # last.

@@ -21,11 +21,10 @@ from shardviz.advise.candidates import (
     Refusal,
     SameCollective,
     ValuesDiffer,
-    sent_bytes,
 )
 from shardviz.advise.words.edits import edits_in_words
-from shardviz.base.collective import Collective
-from shardviz.base.format import by_count, bytes_text, joined, plural, told_apart
+from shardviz.base.collective import Collective, sent_in_all
+from shardviz.base.format import by_count, joined, plural, told_apart
 from shardviz.compiled.op_costs import StepCost
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.words.roofline import time_text
@@ -80,17 +79,16 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
         name, alike = about.name_with_axes, []
         for side in sides_known:
             matches = [c for c in side if c.name_with_axes == name]
-            alike.append(bytes_text(sent_bytes(matches)))
-        parts.append(_pair(name, *alike))
-    if any(map(sent_bytes, sides_known)):
-        parts.append(
-            _pair("sends", *(bytes_text(sent_bytes(side)) for side in sides_known))
-        )
+            alike.append(sent_in_all(matches))
+        parts.append(_pair(name, *told_apart(alike)))
+    if any(sent := [sent_in_all(side) for side in sides_known]):
+        parts.append(_pair("sends", *told_apart(sent)))
     if (needed := peak_bytes(before)) is not None and after is not None:
-        parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
+        parts.append(_pair("memory", *told_apart([needed, after])))
     least, seconds = original.roofline, fact.least_seconds
     if seconds is not None and least is not None and least.seconds is not None:
-        parts.append(_pair("time ≥", time_text(least.seconds), time_text(seconds)))
+        times = told_apart([least.seconds, seconds], time_text, 3)
+        parts.append(_pair("time ≥", *times))
     return " · ".join(parts)
 
 
@@ -151,7 +149,7 @@ def _more_work(fact: MoreWork) -> str:
 
 
 def _more_time(fact: MoreTime) -> str:
-    after, before = time_text(fact.seconds), time_text(fact.seconds_before)
+    after, before = told_apart([fact.seconds, fact.seconds_before], time_text, 3)
     return f"the program then takes at least {after}, and {before} before"
 
 
@@ -221,8 +219,8 @@ def remedy_step(before: StepCost, after: StepCost) -> str:
     >>> remedy_step(StepCost(1 << 20, 3 << 30), StepCost(2 << 20, 3 << 30))
     'by its plan, the step sends 1 MiB → 2 MiB and needs about 3 GiB'
     """
-    sends = _pair("sends", bytes_text(before.sent), bytes_text(after.sent))
-    needs = _pair("needs about", bytes_text(before.alive), bytes_text(after.alive))
+    sends = _pair("sends", *told_apart([before.sent, after.sent]))
+    needs = _pair("needs about", *told_apart([before.alive, after.alive]))
     return f"by its plan, the step {sends} and {needs}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from shardviz.advise.violations import (
     CollectiveViolation,
@@ -17,7 +16,7 @@ from shardviz.advise.violations import (
 )
 from shardviz.axis_rules.requests import Request
 from shardviz.base.axis_parts import parent_axis
-from shardviz.base.collective import Collective
+from shardviz.base.collective import sent_in_all_text, trips_text
 from shardviz.base.format import (
     by_count,
     bytes_text,
@@ -44,6 +43,7 @@ def unexpected_collectives(fact: UnexpectedCollectives) -> str:
     """Lists unexpected collectives."""
     count = len(fact.collectives)
     there = by_count(count, "is 1,", f"are {count:,},")
+    there += f" {sent_in_all_text(fact.collectives)} sent per device"
     return _collectives(fact, f"no {fact.kind or 'collective'}", there)
 
 
@@ -54,36 +54,34 @@ def too_many_bytes(fact: TooManyBytes) -> str:
         # The limit is for all collectives of a step, or for those of one kind.
         kind = fact.per if fact.per != "step" else "collective"
         limited = f"all {kind}s of one step"
-    limit, _ = _limit_and_size(fact, fact.limit)
-    return _collectives(fact, f"at most {limit} for {limited}", "are", fact.limit)
+    # A limit counts the bytes of results; see `Expectation.at_most`.
+    limit, size = told_apart([fact.limit, total_bytes(fact.collectives)])
+    expected = f"results of at most {limit} for {limited}"
+    return _collectives(fact, expected, f"are {size} per device")
 
 
-def _limit_and_size(fact: CollectiveViolation, limit: int) -> list[str]:
-    return told_apart([limit, total_bytes(fact.collectives)])
-
-
-def _collectives(
-    fact: CollectiveViolation, expected: str, there: str, limit: int = 0
-) -> str:
+def _collectives(fact: CollectiveViolation, expected: str, there: str) -> str:
     compiled = f"as compiled for {fact.target}"
     if fact.stage == "propagated":
         compiled = "as Shardy estimates"
     elif fact.stage == "partitioned":
         compiled = f"as XLA's partitioner put in for {fact.target}"
     over = clause(" over {}", joined(fact.over, "or"))
-    size = f"{_limit_and_size(fact, limit)[1]} per device"
-    head = f"Expected {expected}{over} in {fact.name}, and there {there} {size},"
-    largest = _largest_collectives(fact.collectives)
+    head = f"Expected {expected}{over} in {fact.name}, and there {there},"
+    largest = _largest_collectives(fact)
     return "\n".join([f"{head} {compiled}:", *largest, *_advice(fact)])
 
 
-def _largest_collectives(collectives: Sequence[Collective]) -> list[str]:
+def _largest_collectives(fact: CollectiveViolation) -> list[str]:
     """Lists the largest collectives, folded by layer, each with its cause."""
-    folds = fold_collectives(collectives)
+    folds = fold_collectives(fact.collectives)
     lines = []
     for row in folds[:SHOWN]:
         first = row.items[0]
         line = f"  {fold_line(row)}"
+        if isinstance(fact, TooManyBytes):
+            size = bytes_text(first.bytes_per_device)
+            line += f", result {row.count}{size}{trips_text(first.trips)}"
         if not first.mesh_axes:
             line += " (its groups are those of no mesh axes)"
         lines.append(line + clause(". {}", first.cause))
@@ -189,6 +187,7 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
 def not_split(fact: NotSplit) -> str:
     """Lists the largest arrays that are not split, each with the reason."""
     lacking = sum(array.bytes for array in fact.arrays)
+    unsplit, total = told_apart([lacking, fact.total])
     # Arrays of equal size and reason in several layers share a line.
     folds = fold(
         fact.arrays,
@@ -204,8 +203,8 @@ def not_split(fact: NotSplit) -> str:
     return "\n".join(
         [
             f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, and"
-            f" {_percent(1 - lacking / fact.total)} are: {bytes_text(lacking)} of"
-            f" {bytes_text(fact.total)} are not, in {plural(len(fact.arrays), 'array')}.",
+            f" {_percent(1 - lacking / fact.total)} are: {unsplit} of"
+            f" {total} are not, in {plural(len(fact.arrays), 'array')}.",
             *lines,
             *_more(len(folds), "array"),
             "Give each of them an axis by a rule or a spec, or lower the share.",

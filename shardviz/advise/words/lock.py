@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from shardviz.advise.lock import LockDiff, LockedCollective, folded_layers
-from shardviz.base.format import bytes_text, clause, plural, told_apart
+from shardviz.base.collective import trips_text
+from shardviz.base.format import by_count, clause, plural, told_apart
 
 _NUMBERED = "as they are numbered"
 
@@ -39,16 +40,17 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     if any(counted):
         yield "; ".join(filter(None, counted)) + "."
     held, holds = before.bytes_per_device, after.bytes_per_device
-    # Skip a difference that disappears in the rounded figures.
-    if held is not None and holds is not None and bytes_text(held) != bytes_text(holds):
-        arrays = f"Each device held {bytes_text(held)} of these arrays"
-        yield f"{arrays} and holds {bytes_text(holds)}."
+    if held is not None and holds is not None and held != holds:
+        old, new = told_apart([held, holds])
+        yield f"Each device held {old} of these arrays and holds {new}."
     if diff.gained or diff.lost:
         took, take = told_apart([_sum(before.collectives), _sum(after.collectives)])
         yield f"The results of collectives took {took} on each device and take {take}."
+    sizes = [c.bytes for c in (*diff.gained, *diff.lost)]
+    texts = dict(zip(sizes, told_apart(sizes), strict=True))
     for lead, collectives in (("Gained", diff.gained), ("Lost", diff.lost)):
         for collective in sorted(collectives, key=lambda c: -c.bytes_in_all):
-            yield f"{lead}: {_collective(collective)}"
+            yield f"{lead}: {_collective(collective, texts[collective.bytes])}"
     for name, (old, new) in folded_layers(diff.changed):
         yield f"{name}: {_changed(old, new)}"
     for name, array in folded_layers(diff.added):
@@ -69,19 +71,14 @@ def _counted(noun: str, counts: Mapping[str, int]) -> str:
     return ", ".join(words)
 
 
-def _collective(one: LockedCollective) -> str:
-    """Formats a collective: `2 × all-gather of 1 KiB × 12 over data, mlp/dot_general`"""
-    many = loops = ""
-    if one.count > 1:
-        many = f"{one.count:,} × "
-    if one.executions is None:
-        # The trip count of the loop is unknown.
-        loops = " × ?"
-    elif one.executions != 1:
-        loops = f" × {one.executions:,}"
+def _collective(one: LockedCollective, size: str) -> str:
+    """Formats a collective: `2 × all-gather over data, mlp, results 1 KiB × 12`."""
+    many = f"{one.count:,} × " if one.count > 1 else ""
+    loops = trips_text(one.executions)
     over = clause(" over {}", " × ".join(one.over))
     where = clause(", {}", one.where)
-    return f"{many}{one.kind} of {bytes_text(one.bytes)}{loops}{over}{where}"
+    result = by_count(one.count, "result", "results")
+    return f"{many}{one.kind}{over}{where}, {result} {size}{loops}"
 
 
 def _changed(old: str, new: str) -> str:

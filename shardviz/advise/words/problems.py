@@ -200,13 +200,13 @@ def full_rematerialisation(fact: FullRematerialisation) -> str:
     """Describes collectives that gather an array only to split it again.
 
     >>> full_rematerialisation(FullRematerialisation(2, (0,), 1 << 20))
-    '1 collective makes an array whole on every device to split it again: 1 MiB per device.'
+    '1 collective makes an array whole on every device to split it again: 1 MiB sent per device.'
     """
     count = len(fact.numbers)
     verb = by_count(count, "makes an array", "make arrays")
     pronoun = by_count(count, "it", "them")
     head = f"{plural(count, 'collective')} {verb} whole on every device"
-    return f"{head} to split {pronoun} again: {bytes_text(fact.size)} per device."
+    return f"{head} to split {pronoun} again: {bytes_text(fact.size)} sent per device."
 
 
 def copies(size: int, arrays: int, kind: str = "copies") -> str:

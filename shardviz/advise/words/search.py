@@ -5,7 +5,8 @@ from __future__ import annotations
 from shardviz.advise.candidates import Candidate
 from shardviz.advise.search import PlannedPoint, Preference, Search
 from shardviz.advise.words.edits import edits_in_words
-from shardviz.base.format import bytes_text, seconds_text
+from shardviz.base.format import bytes_text, seconds_text, told_apart
+from shardviz.compiled.words.roofline import time_text
 
 # Shown during a search for shardings or changes; `{}` is the way to interrupt it.
 INTERRUPT = "{} keeps what was found"
@@ -65,8 +66,8 @@ def preference(value: Preference) -> str:
     for row in value.rows:
         # An operation in every layer may have many source lines.
         where = f" ({', '.join(row.sources[:3])})" if row.sources else ""
-        times = f"{seconds_text(row.seconds)} instead of {seconds_text(row.other)}"
-        lines.append(f"{row.name}{where}: {times}")
+        first, second = told_apart([row.seconds, row.other], time_text, 3)
+        lines.append(f"{row.name}{where}: {first} instead of {second}")
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from shardviz.compiled.processes import (
     stage_words,
 )
 from shardviz.compiled.report import Report
+from shardviz.compiled.words.stages import sent
 from shardviz.draw import words as wording
 from shardviz.draw.page import (
     and_more,
@@ -111,10 +112,10 @@ def _collective_lines(report: Report, full: bool) -> list[str]:
         selected = [group for group in groups if group.between is between]
         if not selected:
             continue
-        size = bytes_text(sum(group.collective.bytes_in_all for group in selected))
+        size = sent([group.collective for group in selected])
         place = "between processes" if between else selected[0].words
         count = plural(len(selected), "collective")
-        lines.append(f"{count} {place}: {size} per device")
+        lines.append(f"{count} {place}: {size}")
         if between:
             lines += _crossing_lines(selected, full)
     return lines

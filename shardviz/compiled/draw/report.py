@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from shardviz.base.collective import Collective, Member
+from shardviz.base.collective import (
+    Collective,
+    Member,
+    sent_in_all_text,
+)
 from shardviz.base.display import explanation
 from shardviz.base.format import (
     Fold,
     bytes_text,
     count_text,
     fold,
-    plural,
     seconds_text,
 )
 from shardviz.compiled.draw.measured import measured_lines
@@ -158,7 +161,7 @@ def _stages(report: Report) -> list[Bar]:
 
 
 def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
-    """Draws collectives as bars of bytes per device, largest first."""
+    """Draws collectives as bars of the bytes that a device sends, largest first."""
     if not collectives:
         return text_page([("no collectives", "")], alt="no collectives")
     folds, rows = fold_collectives(collectives), []
@@ -171,17 +174,17 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
             name_of_fold(group),
         )
         amount = f"{group.count}{first.amount}"
-        rows.append(Bar(_bytes(group.items), amount, words))
+        rows.append(Bar(sum(c.drawn_bytes for c in group.items), amount, words))
     omitted = unfolded(folds[MOST_ROWS:])
     if omitted:
-        total = _bytes(omitted)
-        rows.append(Bar(total, bytes_text(total), (f"{len(omitted)} smaller",)))
-    heads = ("bytes per device", "collective", "over", "line", "operation")
+        total = sent_in_all_text(omitted)
+        rows.append(
+            Bar(
+                sum(c.drawn_bytes for c in omitted), total, (f"{len(omitted)} smaller",)
+            )
+        )
+    heads = ("sent per device", "collective", "over", "line", "operation")
     return Table(heads, tuple(rows)).picture()
-
-
-def _bytes(collectives: Sequence[Collective]) -> int:
-    return sum(c.bytes_in_all for c in collectives)
 
 
 def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[str]:
@@ -192,12 +195,12 @@ def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[s
     if full:
         folds = [Fold(((c.op,),), (c,)) for c in unfolded(folds)]
         limit = len(folds)
-    lines = [f"{plural(len(collectives), 'collective')}:"]
+    lines = [wording.collectives_head(len(collectives))]
     for group in folds[:limit]:
         lines += [f"  {fold_line(group)}", *_member_lines(group.items[0], full)]
     omitted = unfolded(folds[limit:])
     for line in and_more(len(omitted), "collective"):
-        lines.append(f"  {line}, {bytes_text(_bytes(omitted))} in all")
+        lines.append(f"  {line}, {sent_in_all_text(omitted)} in all")
     return lines
 
 
@@ -205,9 +208,13 @@ def _member_lines(collective: Collective, full: bool) -> list[str]:
     """Lists a combined collective's largest arrays, and folds those of equal layers."""
     if not collective.members:
         return []
+
+    def words(member: Member) -> str:
+        return f"{collective.sent_text(member.bytes_per_device)} of {member.words}"
+
     if full:
-        return ["    " + ", ".join(member.words for member in collective.members)]
-    folds = fold(collective.members, lambda m: m.words, _size_and_line)
+        return ["    " + ", ".join(map(words, collective.members))]
+    folds = fold(collective.members, words, _size_and_line)
     names = [f"{group.count}{group.name}" for group in folds[:MOST_MEMBERS]]
     line = f"    {', '.join(names)}"
     if omitted := len(unfolded(folds[MOST_MEMBERS:])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardviz.base.collective import trips_text
 from shardviz.base.format import bytes_text, count_text, seconds_text
 from shardviz.compiled.roofline import Bound, Roofline
 from shardviz.draw import words as wording
@@ -86,11 +87,11 @@ def _picture(rows: Sequence[Bound], heading: str, limit: int) -> Picture:
 
 def _amount(row: Bound) -> str:
     """Formats a row's work or bytes and its trip count: `2 G flops`, `16 MiB × 12`."""
+    if row.amount is None:
+        return "–"
     text = bytes_text(int(row.amount))
+    if row.part == "collective":
+        text += " sent"
     if row.bound == "FLOP/s":
         text = f"{count_text(row.amount)} flops"
-    if row.trips is None:
-        return f"{text} × ?"
-    if row.trips > 1:
-        text += f" × {row.trips:,}"
-    return text
+    return f"{text}{trips_text(row.trips)}"

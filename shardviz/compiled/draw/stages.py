@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from shardviz.base.collective import sent_in_all_text
 from shardviz.base.format import bytes_text, seconds_text
-from shardviz.compiled.comparison import Comparison, total_bytes
+from shardviz.compiled.comparison import Comparison
 from shardviz.compiled.stages import Stage, Stages
 from shardviz.draw.page import and_more, paragraphs, sentences, titled
 from shardviz.draw.picture import Picture
@@ -12,7 +13,7 @@ from shardviz.plans.draw.plan import MOST_TEXT_LINES
 
 MOST_CHANGES, MOST_MOVES = 40, 10
 _TONES = {"added": "bad", "removed": "good"}
-_HEADS = ("bytes per device", "", "")
+_HEADS = ("sent per device", "", "")
 
 
 def draw_comparison(
@@ -27,7 +28,7 @@ def draw_comparison(
     """
     changes, rows = comparison.ordered, []
     for change in changes[:limit]:
-        size = change.bytes_per_device
+        size = change.drawn_bytes
         words = (change.kind, str(change))
         tone = _TONES.get(change.kind, "")
         rows.append(Bar(size, bytes_text(size), words, tone=tone))
@@ -67,16 +68,22 @@ def draw_stages(stages: Stages, title: str | None = None) -> Picture:
 
 def _largest(stage: Stage) -> list[Bar]:
     """Returns rows for a stage's largest collectives, and one row for the rest."""
-    moves = sorted(stage.collectives or (), key=lambda c: -c.bytes_in_all)
+    moves = sorted(stage.collectives or (), key=lambda c: -c.drawn_bytes)
     rows: list[Bar] = []
     for collective in moves[:MOST_MOVES]:
         look = HIGHLIGHTED if collective.rematerialises else NORMAL
         words = (collective.name_with_axes, collective.source)
-        rows.append(Bar(collective.bytes_in_all, collective.amount, words, look))
+        rows.append(Bar(collective.drawn_bytes, collective.amount, words, look))
     omitted = moves[MOST_MOVES:]
     if omitted:
-        size = total_bytes(omitted)
-        rows.append(Bar(size, bytes_text(size), (f"{len(omitted):,} smaller",)))
+        size = sent_in_all_text(omitted)
+        rows.append(
+            Bar(
+                sum(c.drawn_bytes for c in omitted),
+                size,
+                (f"{len(omitted):,} smaller",),
+            )
+        )
     return rows
 
 

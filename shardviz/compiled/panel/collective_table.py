@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text, plural
+from shardviz.base.collective import Collective, sent_in_all_text
+from shardviz.base.format import plural
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.comparison import CollectiveChange, Comparison
@@ -101,7 +101,7 @@ class CollectiveTable:
         return sorted(groups.values(), key=lambda group: -self._bytes(stage, group))
 
     def _bytes(self, stage: int, numbers: Sequence[int]) -> int:
-        return sum(self._stages[stage][number].bytes_in_all for number in numbers)
+        return sum(self._stages[stage][number].drawn_bytes for number in numbers)
 
     def _join(self, between: tuple[int, int], change: CollectiveChange) -> None:
         """Merges the lists of all collectives in a change."""
@@ -147,8 +147,7 @@ class CollectiveTable:
     def group(self, stage: int, numbers: Sequence[int]) -> JsonDict:
         """Returns a group of collectives as the page shows it."""
         collectives = [self._stages[stage][number] for number in numbers]
-        first, total = collectives[0], self._bytes(stage, numbers)
-        known = first.trips is not None
+        first, known = collectives[0], collectives[0].trips is not None
         count = sum(collective.execution_count for collective in collectives)
         # The forward pass is the usual one.
         words = [function_of(first.op), first.phase.replace("forward", "")]
@@ -159,8 +158,8 @@ class CollectiveTable:
             "numbers": [number for number in numbers if number in sent],
             "members": len(numbers),
             "times": wording.times(count, known),
-            "total": f"{'' if known else '≥ '}{bytes_text(total)}",
-            "share": total / self._most,
+            "total": sent_in_all_text(collectives),
+            "share": self._bytes(stage, numbers) / self._most,
             "lines": wording.lines([c.source for c in collectives]),
             "what": ", ".join(filter(None, words)),
             "became": self._became(stage, numbers[0]),
@@ -181,8 +180,8 @@ class CollectiveTable:
             "number": number,
             "kind": collective.kind,
             "axes": list(collective.mesh_axes),
-            "bytes": bytes_text(collective.bytes_per_device),
-            "share": collective.bytes_in_all / self._most,
+            "bytes": collective.sent_text(collective.bytes_per_device),
+            "share": collective.drawn_bytes / self._most,
             "full": collective.rematerialises,
             "facts": wording.collective_facts(collective),
             "shape": collective.shape,

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text, clause, plural, seconds_text
+from shardviz.base.collective import Collective, sent_in_all, sent_in_all_text
+from shardviz.base.format import clause, plural, seconds_text
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.typing import JsonDict
-from shardviz.compiled.comparison import Comparison, compare, total_bytes
+from shardviz.compiled.comparison import Comparison, compare
 from shardviz.compiled.panel.collective_table import MOST_ROWS, CollectiveTable
 from shardviz.compiled.panel.report_view import (
     RUN_STAGES,
@@ -163,8 +163,8 @@ def _compiled(results: StageResults) -> dict[str, str]:
     if collectives is None:
         return _waiting("compiled", results.not_run)
     text = f"{len(collectives):,}"
-    if total := total_bytes(collectives):
-        text += f" · {bytes_text(total)}"
+    if collectives:
+        text += f" · {sent_in_all_text(collectives)}"
     title = _title(collectives, report.compile_s, _where(results), report.cache_hit)
     if report.error is None or report.error.stage in RUN_STAGES:
         return _stage("compiled", "live", text, title)
@@ -210,10 +210,10 @@ def _title(
     devices: str,
     cached: bool = False,
 ) -> str:
-    """Returns a stage's tooltip: collectives, total bytes, devices and time."""
+    """Returns a stage's tooltip: collectives, bytes sent, devices and time."""
     lines = [wording.collective_counts(collectives)]
-    if total := total_bytes(collectives):
-        lines.append(f"{bytes_text(total)} per device")
+    if collectives:
+        lines.append(wording.sent(collectives))
     took = (
         wording.CACHED if cached else clause("in {}", seconds and seconds_text(seconds))
     )
@@ -236,8 +236,8 @@ def _mark(pair: tuple[int, int], comparison: Comparison) -> JsonDict:
     """Returns the mark between two stages: their changes in a few words."""
     before = after = 0
     for change in comparison.changes:
-        before += total_bytes(change.before)
-        after += total_bytes(change.after)
+        before += sent_in_all(change.before)
+        after += sent_in_all(change.after)
     tone = "changed"
     if comparison.same:
         tone = "same"

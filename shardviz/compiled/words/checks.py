@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardviz.base.display import sentence
-from shardviz.base.format import bytes_text, joined, listed, plural
+from shardviz.base.format import bytes_text, joined, listed, plural, told_apart
 from shardviz.compiled.checks import (
     Bounds,
     ChangeNotRun,
@@ -163,10 +163,8 @@ def _effects(fact: EffectsNotRepeated) -> str:
 
 
 def _too_big(fact: TooBigForOneDevice) -> str:
-    return (
-        f"Not compared: on one device it needs {bytes_text(fact.needed)}, and"
-        f" {bytes_text(fact.free)} are free."
-    )
+    needed, free = told_apart([fact.needed, fact.free])
+    return f"Not compared: on one device it needs {needed}, and {free} are free."
 
 
 def _several_processes(fact: ValuesOnSeveralProcesses) -> str:

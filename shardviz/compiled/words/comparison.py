@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from shardviz.base.collective import Collective
 from shardviz.base.collective_matching import amount
 from shardviz.base.format import (
+    by_count,
     bytes_text,
     clause,
     joined,
@@ -46,9 +47,11 @@ _REMADE = (
 def phrase(collectives: Sequence[Collective]) -> str:
     """Describes collectives in a phrase; equal ones are counted.
 
-    >>> c = Collective("all-reduce", ("data",), 1024)
-    >>> phrase([c]), phrase([c, c])
-    ('an all-reduce of 1 KiB over data', '2 all-reduces of 2 KiB in all over data')
+    >>> c = Collective("all-reduce", ("data",), 1024, group_size=2)
+    >>> phrase([c])
+    'an all-reduce that sends 1 KiB over data'
+    >>> phrase([c, c])
+    '2 all-reduces that send 2 KiB in all over data'
     """
     alike: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
     for c in collectives:
@@ -58,14 +61,22 @@ def phrase(collectives: Sequence[Collective]) -> str:
 
 def _counted(alike: Sequence[Collective]) -> str:
     first = alike[0]
-    size = bytes_text(sum(c.bytes_per_device for c in alike))
     loops = {_loop(c) for c in alike}
     # If the loops differ, none of them is named.
     loop = loops.pop() if len(loops) == 1 else ""
     place = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
     if len(alike) > 1:
-        return f"{len(alike)} {first.kind}s of {size} in all{place}"
-    return f"{with_article(first.kind)} of {size}{place}"
+        return f"{len(alike)} {first.kind}s {_sends(alike)} in all{place}"
+    return f"{with_article(first.kind)} {_sends(alike)}{place}"
+
+
+def _sends(alike: Sequence[Collective]) -> str:
+    """Describes the bytes of one execution: `that sends 1 KiB`."""
+    sent = [c.sent_bytes for c in alike]
+    if None in sent:
+        return f"with a result of {bytes_text(sum(c.bytes_per_device for c in alike))}"
+    verb = by_count(len(alike), "sends", "send")
+    return f"that {verb} {bytes_text(sum(filter(None, sent)))}"
 
 
 def _loop(c: Collective) -> str:
@@ -136,7 +147,7 @@ def _combined(change: CollectiveChange) -> str:
     if len({(c.kind, c.mesh_axes) for c in (*before, combined)}) == 1:
         over = clause(" over {}", joined(combined.axes_in_words))
         several = f"{len(before)} {combined.kind}s{over}"
-        into = f"one of {bytes_text(combined.bytes_per_device)}"
+        into = f"one {_sends(change.after)}"
     several = several[:1].upper() + several[1:]
     return f"{several} were combined into {into}{_at(change)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardviz.axis_rules.words.fit import fit
-from shardviz.base.format import by_count, joined, plural
+from shardviz.base.format import by_count, joined, plural, told_apart
 from shardviz.compiled.orders import DeviceOrder
 from shardviz.compiled.roofline import Roofline, RooflineNote
 
@@ -53,7 +53,7 @@ def summary(fact: Roofline) -> str:
     return words
 
 
-def time_text(seconds: float) -> str:
+def time_text(seconds: float, digits: int = 3) -> str:
     """Formats seconds with three digits, because users compare them with estimates.
 
     >>> time_text(5.5123e-5), time_text(0.0)
@@ -61,13 +61,13 @@ def time_text(seconds: float) -> str:
     """
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+            return f"{seconds / size:.{digits}g} {unit}"
+    return f"{seconds * 1e9:.{digits}g} ns"
 
 
 def order(fact: DeviceOrder) -> str:
     """Compares the current device order with the best one."""
-    least, current = time_text(fact.least), time_text(fact.seconds)
+    least, current = told_apart([fact.least, fact.seconds], time_text, 3)
     gain = "in another order of the devices"
     if least != current:
         gain += f" all collectives take at least {least} instead of {current}"

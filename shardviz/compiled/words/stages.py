@@ -6,8 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from shardviz.axis_rules.fit import Fit
-from shardviz.base.collective import Collective
-from shardviz.base.format import bytes_text, clause, joined, plural, seconds_text
+from shardviz.base.collective import Collective, sent_in_all_text
+from shardviz.base.format import (
+    bytes_text,
+    clause,
+    joined,
+    plural,
+    seconds_text,
+    told_apart,
+)
 from shardviz.compiled.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.compiled.report import Report, host_bytes, needed_bytes
 from shardviz.compiled.roofline import Roofline
@@ -167,21 +174,35 @@ REMATERIALISED = "full rematerialisation"
 UNKNOWN_TRIPS = "in a loop of unknown length"
 
 
+def sent(collectives: Sequence[Collective]) -> str:
+    """Formats the bytes that a device sends for collectives.
+
+    >>> sent([Collective("all-reduce", ("data",), 8, group_size=2)])
+    '8 B sent per device'
+    """
+    return f"{sent_in_all_text(collectives)} sent per device"
+
+
 def collective_facts(collective: Collective) -> str:
     """Describes a collective in one line.
 
-    The line has the group size, total bytes, number of combined arrays, and forward or
-    backward pass, if they are known.
+    The line has the bytes sent, the result's bytes, the group size, the number of
+    combined arrays, and forward or backward pass, if they are known.
 
-    >>> collective_facts(Collective("all-reduce", ("data",), 8, group_size=2, trips=3))
-    'groups of 2 · 24 B in all'
+    >>> collective_facts(Collective("all-reduce", ("data",), 8, group_size=4, trips=3))
+    '12 B sent per device · 36 B in all · result 8 B · groups of 4'
     """
     size = collective.group_size
     if not size and collective.groups:
         size = len(collective.groups[0])
-    facts = [clause("groups of {}", size or "")]
-    if collective.execution_count > 1:
-        facts.append(f"{bytes_text(collective.bytes_in_all)} in all")
+    facts = []
+    if collective.sent_bytes is not None:
+        facts.append(f"{bytes_text(collective.sent_bytes)} sent per device")
+        if collective.execution_count > 1:
+            facts.append(f"{sent_in_all_text([collective])} in all")
+    array = "operand" if collective.definition.counts_operand else "result"
+    facts.append(f"{array} {bytes_text(collective.bytes_per_device)}")
+    facts.append(clause("groups of {}", size or ""))
     if collective.members:
         facts.append(f"{plural(len(collective.members), 'array')} in one")
     return " · ".join(filter(None, [*facts, collective.phase]))
@@ -282,7 +303,8 @@ def memory_planned(alive: int, capacity: int | None) -> str:
 
 
 def _of(needed: int, capacity: int | None) -> str:
-    return f"{bytes_text(needed)}{clause(' of {}', capacity and bytes_text(capacity))}"
+    size, limit = told_apart([needed, capacity or 0])
+    return f"{size} of {limit}" if capacity else size
 
 
 # --- memory ---------------------------------------------------------------------------
@@ -300,12 +322,13 @@ def planned_memory(fit: Fit, alive: int) -> str:
     """
     if fit.ok is False:
         return str(fit)
+    about, size, limit = told_apart([alive, fit.needed, fit.capacity or 0])
     needs = (
-        f"About {bytes_text(alive)} per device by the plan, unfused;"
-        f" arguments and results need {bytes_text(fit.needed)}."
+        f"About {about} per device by the plan, unfused; arguments and results need"
+        f" {size}."
     )
     if fit.capacity is not None:
-        needs += f" {fit.device} has {bytes_text(fit.capacity)}."
+        needs += f" {fit.device} has {limit}."
     return needs
 
 

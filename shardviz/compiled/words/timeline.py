@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.base.format import bytes_text, count_text
+from shardviz.base.format import bytes_text, count_text, told_apart
 from shardviz.compiled.measured import Measured, MeasuredRow
 from shardviz.compiled.timeline import Span, Timeline
 from shardviz.compiled.words.measured import WAITING
@@ -39,9 +39,10 @@ UNKNOWN_TRIPS = NOTES["unknown trips"]
 
 def summary(fact: Timeline) -> str:
     """Summarises the least times: one after another, and with perfect overlap."""
+    serial, overlapped = told_apart([fact.serial_s, fact.overlapped_s], time_text, 3)
     words = (
-        f"At least {time_text(fact.serial_s)} one after another, and"
-        f" {time_text(fact.overlapped_s)} with perfect overlap, on {fact.least.where}."
+        f"At least {serial} one after another, and {overlapped} with perfect overlap, on"
+        f" {fact.least.where}."
     )
     if fact.least.has_unknown_trips:
         words += f" {UNKNOWN_TRIPS}"
@@ -94,11 +95,11 @@ def span(fact: Span) -> str:
         return f"Time not known. {fact.note or ''}".rstrip()
     if not fact.bound:
         return f"Free if XLA fuses it with a neighbour.{_alone(fact)}"
-    amount = bytes_text(int(fact.amount))
+    amount = bytes_text(int(fact.amount or 0))
     if fact.bound == "FLOP/s":
-        amount = f"{count_text(fact.amount)}FLOP"
+        amount = f"{count_text(fact.amount or 0)}FLOP"
     elif fact.kind == "collective":
-        amount += " per device"
+        amount += " sent per device"
         if fact.latency:
             amount += f", {time_text(fact.latency)} of it latency"
     words = f"At least {_times(fact)}, bound by {fact.bound}: {amount}"

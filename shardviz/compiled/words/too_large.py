@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.base.format import bytes_text, joined, plural
+from shardviz.base.format import bytes_text, joined, plural, told_apart
 from shardviz.compiled.too_large import LargeValue, MemoryAdvice, TooLarge
 
 # Maximum number of values to list.
@@ -37,11 +37,16 @@ def too_large(fact: TooLarge) -> str:
 
 def needed_by_kind(fact: TooLarge) -> str:
     """Lists the bytes needed on each device by kind, and the memory of a device."""
-    parts = [f"{bytes_text(size)} of {kind}" for kind, size in fact.kinds.items()]
-    needed = " + ".join(parts) or bytes_text(fact.fit.needed)
+    capacity, sizes = fact.fit.capacity or 0, list(fact.kinds.values())
+    *texts, limit = told_apart([*(sizes or [fact.fit.needed]), capacity])
+    needed = texts[0]
+    if sizes:
+        pairs = zip(texts, fact.kinds, strict=True)
+        needed = " + ".join(f"{size} of {kind}" for size, kind in pairs)
+    limit = max(limit, _capacity(capacity), key=len)
     # Without a target, the user set the limit.
     owner = "the chip has" if fact.target else "the limit is"
-    return f"{needed}; {owner} {_capacity(fact.fit.capacity or 0)}."
+    return f"{needed}; {owner} {limit}."
 
 
 def _capacity(size: int) -> str:

@@ -54,7 +54,7 @@ export class ChosenCollective {
     const others = alike && alike.members > 1 && `1 of ${alike.members.toLocaleString("en")} alike`;
     const became = [alike?.became, ...(alike?.tags ?? [])];
     const stage = [stageWords(data, Number(this.key?.[0])), old && OUT_OF_DATE];
-    const about = [...stage, `${c.bytes} per device`, time, others, c.facts, ...became];
+    const about = [...stage, c.facts, time, others, ...became];
     const facts = about.filter(Boolean).join(" · ");
     const over = c.axes.length ? " over " : " ";
     const line = h("code", { text: c.source, title: [c.shape, c.op, ...c.stack].join("\n") });

@@ -140,7 +140,7 @@ export class CollectivesPanel {
     const omitted = data.left_out[stage];
     /** @type {(Title | false)[]} */
     const titles = [
-      ["total per step", "114px"],
+      ["sent per step", "114px"],
       ["collective", "138px"],
       ["over", "104px"],
       differs && ["what became of it", "18%"],

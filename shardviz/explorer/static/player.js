@@ -91,7 +91,7 @@ export class Player {
   }
 }
 
-/** Builds a title such as `all-gather of 8 MiB over data, 4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
+/** Builds a title such as `all-gather that sends 6 MiB over data, 4 devices, ring`. @param {import("./movement_steps.js").MovementData} data */
 function titleParts({ title: [before, after], axes }) {
   const tags = axes.flatMap(([name, number]) => [" ", axisTag(name, number)]);
   return [before, ...(tags.length ? [" over", ...tags] : []), `, ${after}`];

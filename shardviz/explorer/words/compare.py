@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-Number = TypeVar("Number", bound=float)
+from typing import Any
 
 NAMES = {
     "bytes": "bytes per device",
@@ -23,17 +21,12 @@ STAGES = {
 UNKNOWN = "–"
 
 
-def pair(
-    before: Number | None, after: Number | None, text: Callable[[Number], str]
-) -> str:
-    """Formats a number before and after a change; None means unknown.
+def pair(old: str, new: str) -> str:
+    """Joins a number before and after a change; equal ones are written once.
 
-    >>> pair(9, 6, str), pair(6, 6, str), pair(None, 6, str)
-    ('9 → 6', '6', '– → 6')
-    >>> pair(131072, 98304, "{} B".format)
-    '131072 → 98304 B'
+    >>> pair("9", "6"), pair("6", "6"), pair("128 KiB", "96 KiB")
+    ('9 → 6', '6', '128 → 96 KiB')
     """
-    old, new = (UNKNOWN if n is None else text(n) for n in (before, after))
     if old == new:
         return old
     # If both have the same unit, write it once.
@@ -43,11 +36,12 @@ def pair(
     return f"{old} → {new}"
 
 
-def change(difference: float, text: Callable[[Any], str]) -> str:
+def change(difference: float, text: Callable[[Any, int], str], digits: int) -> str:
     """Formats the difference of two numbers, with its sign.
 
-    >>> change(-3, str), change(2, str)
-    ('−3', '+2')
+    >>> from shardviz.base.format import bytes_text
+    >>> change(-3, bytes_text, 1), change(2048, bytes_text, 1)
+    ('−3 B', '+2 KiB')
     """
     sign = "−" if difference < 0 else "+"
-    return sign + text(abs(difference))
+    return sign + text(abs(difference), digits)

@@ -98,8 +98,7 @@ def draw_position(
     edges = connection_edges(grid, links, along)
     notes = _notes(grid)
     if collective is not None:
-        size = collective.bytes_per_device
-        notes += wording.link_lines(links, size, count, count > MOST_COLOURS)
+        notes += wording.link_lines(links, collective, count, count > MOST_COLOURS)
     if (edges.group == MANY_GROUPS).any():
         notes.append(wording.GREY_LINKS)
     legend = _legend(name, count)

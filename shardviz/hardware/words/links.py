@@ -59,13 +59,13 @@ WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other sid
 
 
 def link_lines(
-    links: LinkUse | None, size: int, groups: int, ordered: bool
+    links: LinkUse | None, collective: Collective, groups: int, ordered: bool
 ) -> list[str]:
     """Counts the links that a collective uses, and gives the least time on each kind.
 
     Args:
         links: the load of each link; None if the participating devices are unknown.
-        size: bytes per device.
+        collective: the collective.
         groups: the number of replica groups.
         ordered: True if there are too many groups for distinct colours, so they are
             coloured in order.
@@ -75,13 +75,14 @@ def link_lines(
     parts = []
     if links.torus.shape:
         parts.append(f"{plural(links.used, 'link')} between chips")
-    for name, seconds in links.times(size).items():
+    for name, seconds in links.times(collective.bytes_per_device).items():
         time = "at an unpublished rate"
         if seconds is not None:
             time = f"at least {seconds_text(seconds)}"
         parts.append(f"{name} {time}")
     words = ", ".join(parts) or "nothing leaves a chip"
-    lines = [f"{bytes_text(size)} per device: {words}."]
+    sent = collective.sent_text(collective.bytes_per_device)
+    lines = [f"{sent} per device and execution: {words}."]
     if ordered:
         count = plural(groups, "group")
         lines.append(f"{count}, coloured in order from first to last.")

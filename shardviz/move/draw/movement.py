@@ -153,8 +153,8 @@ def movement_text(movement: Movement, width: int) -> str:
 
     >>> from shardviz.move.movement import collective_movement
     >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
-    reduce-scatter of 12 B, 3 devices, ring
-    (n - 1) / n × bytes: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
+    reduce-scatter that sends 8 B, 3 devices, ring
+    (n - 1) / n × operand: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
     Step 1: Every device sends 1 chunk to its right neighbour, which adds its own
       part: sums of 2 of 3 devices.
     Step 2: Every device sends 1 chunk to its right neighbour, which adds its own

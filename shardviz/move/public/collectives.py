@@ -139,7 +139,7 @@ def chosen_collective(
             " its peak memory: sv.changes(program, goal='memory')."
         )
     if choice is None:
-        return max(collectives, key=lambda collective: collective.bytes_in_all)
+        return max(collectives, key=lambda collective: collective.drawn_bytes)
     if isinstance(choice, str):
         for collective in collectives:
             # `name` and `value` are "" if a collective has none.

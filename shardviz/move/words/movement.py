@@ -86,7 +86,7 @@ def listed(step: ListedSent) -> str:
 
 
 def title(m: Movement) -> str:
-    """Formats the title: `all-gather of 8 MiB over data, 8 devices, ring`."""
+    """Formats the title: `all-gather that sends 7 MiB over data, 8 devices, ring`."""
     phrase, how = title_parts(m)
     over = clause(" over {}", " × ".join(m.mesh_axes))
     return f"{phrase}{over}, {how}"
@@ -94,15 +94,16 @@ def title(m: Movement) -> str:
 
 def title_parts(m: Movement) -> tuple[str, str]:
     """Returns the title's text before the mesh axes, and after them."""
-    phrase = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
+    phrase = f"{m.kind} that sends {bytes_text(m.sent_bytes)}"
     return phrase, f"{plural(m.size, 'device')}, {_algorithm(m)}"
 
 
 def formula(m: Movement) -> str:
     """Returns the general formula for the bytes that each device sends."""
+    array = "operand" if KINDS[m.kind].counts_operand else "result"
     if m.kind not in REGULAR:
-        return "bytes"
-    return f"{_factor(m, '(n - 1) / n')} × bytes"
+        return array
+    return f"{_factor(m, '(n - 1) / n')} × {array}"
 
 
 def head_lines(m: Movement) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.base.format import bytes_text, ids_text, plural
+from shardviz.base.format import ids_text, plural, told_apart
 from shardviz.move.process_rows import ProcessRows
 
 # The most groups of processes to name in a sentence.
@@ -43,7 +43,8 @@ def _equal_parts(rows: ProcessRows) -> str:
 
 
 def _repeats(rows: ProcessRows) -> str:
-    once = bytes_text(rows.bytes_loaded - rows.bytes_repeated)
+    sizes = (rows.bytes_loaded - rows.bytes_repeated, rows.bytes_loaded)
+    once, in_all = told_apart(sizes)
     if not rows.layout.rank:
         return f"Every process loads the number, {once}."
     count = rows.layout.shape[0]
@@ -51,7 +52,7 @@ def _repeats(rows: ProcessRows) -> str:
     if rows.bytes_repeated:
         return (
             f"{loaded:,} rows are loaded for the {count:,} there are:"
-            f" {bytes_text(rows.bytes_loaded)} in all for {once}. What several processes"
+            f" {in_all} in all for {once}. What several processes"
             " load must be equal."
         )
     if loaded > count:

@@ -14,6 +14,7 @@ from shardviz.base.format import (
     joined,
     plural,
     seconds_text,
+    told_apart,
 )
 from shardviz.base.mesh import MeshSpec
 from shardviz.move.reshard import Reshard, ReshardRow
@@ -99,10 +100,9 @@ def summary(reshard: Reshard) -> list[str]:
 
 
 def _memory(reshard: Reshard) -> str:
-    before = bytes_text(int(reshard.bytes_before.max()))
-    after = bytes_text(int(reshard.bytes_after.max()))
-    peak = bytes_text(reshard.peak_bytes_per_device)
-    donated = bytes_text(reshard.peak_bytes_donated)
+    sizes = (int(reshard.bytes_before.max()), int(reshard.bytes_after.max()))
+    peaks = (reshard.peak_bytes_per_device, reshard.peak_bytes_donated)
+    before, after, peak, donated = told_apart([*sizes, *peaks])
     return (
         f"On the fullest device {before} before and {after} after; at most {peak} while"
         f" both are there, or {donated} where each array is donated and moved by itself."

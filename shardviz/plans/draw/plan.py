@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardviz.base.collective import Collective
+from shardviz.base.collective import Collective, sent_in_all
 from shardviz.base.display import Fact
 from shardviz.base.format import bytes_text
 from shardviz.draw import words as wording
@@ -64,7 +64,7 @@ COLUMNS = (
     Column("type", 150.0, "muted"),
     Column("sharding", 96.0),
     Column("axes from", 190.0, lines=None),
-    Column("estimated", 230.0, "warn", lines=None),
+    Column("estimated, sent", 230.0, "warn", lines=None),
     Column("line", 130.0, "muted"),
 )
 
@@ -96,7 +96,7 @@ class ValueRow:
 
     @property
     def estimate(self) -> list[str]:
-        """The estimated collectives as text: kind, bytes and axes."""
+        """The estimated collectives as text: kind, bytes sent and axes."""
         estimate = []
         for collective in self.collectives:
             amount = f"{collective.amount}{collective.over}"
@@ -132,7 +132,7 @@ class ValueRow:
 def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
     """Returns the rows to show: all values in program order, if at most `limit`.
 
-    Otherwise returns the largest `limit` values, by bytes of estimated collectives and
+    Otherwise returns the largest `limit` values, by bytes sent in estimated collectives and
     then by bytes on each device, without their enclosing calls.
 
     >>> from shardviz.base.mesh import make_mesh
@@ -153,7 +153,7 @@ def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
         return [ValueRow(row.op, row.collectives, path) for row, path in pairs]
 
     def size(row: ValueRow) -> tuple[int, int]:
-        moved = sum(collective.bytes_in_all for collective in row.collectives)
+        moved = sent_in_all(row.collectives)
         return moved, bytes_per_device(row.op, plan.mesh)
 
     return sorted(rows, key=size, reverse=True)[:limit]

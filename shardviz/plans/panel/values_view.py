@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from shardviz.base.errors import ShardvizError
-from shardviz.base.format import bytes_text, seconds_text
+from shardviz.base.format import seconds_text
 from shardviz.base.partition_spec import Spec
 from shardviz.base.typing import JsonDict
 from shardviz.compiled.words import stages as wording
@@ -198,7 +198,7 @@ def _moves(
     """
     moves: dict[int, list[list[object]]] = {}
     for collective in plan.collectives:
-        size = strings.add(bytes_text(collective.bytes_per_device))
+        size = strings.add(collective.sent_text(collective.bytes_per_device))
         axes = [strings.add(axis) for axis in collective.mesh_axes]
         cause = strings.add(str(collective.cause))
         move = [strings.add(collective.kind), axes, size, collective.trips or 0, cause]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardviz.base.collective import trips_text
 from shardviz.base.format import (
     by_count,
-    bytes_text,
     clause,
     joined,
     plural,
@@ -205,8 +205,8 @@ def _cost(line: CostLine) -> str:
     over = " and ".join(c.axes_in_words) or "all devices"
     # The sentence of a cause already ends with a full stop.
     cause = clause(": {}", c.cause) or "."
-    size = bytes_text(c.bytes_per_device)
-    return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"
+    how = f"with a {c.amount}" if c.sent_bytes is None else f"that sends {c.amount}"
+    return f"It costs, as an estimate, one {c.kind} {how} over {over}{cause}"
 
 
 def _left_out(line: LeftOutLine) -> str:
@@ -347,7 +347,12 @@ def _no_plan(fact: NoPlan) -> str:
 
 
 def _resized(change: ResizedCollective) -> str:
-    return f"Resized: {change.after.words}, {change.before.amount} before"
+    before, after = change.before, change.after
+    old, new = before.amount, after.amount
+    if old == new and before.sent_bytes is not None and after.sent_bytes is not None:
+        sizes = told_apart([before.sent_bytes, after.sent_bytes])
+        old, new = (f"{size}{trips_text(after.trips)}" for size in sizes)
+    return f"Resized: {after.words_with(new)}, {old} before"
 
 
 def _bytes_sent(fact: BytesSent) -> str:

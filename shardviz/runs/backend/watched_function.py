@@ -27,6 +27,7 @@ from shardviz.base.backend.jax_compat import (
     jit_settings,
     with_setting,
 )
+from shardviz.base.collective import sent_in_all
 from shardviz.base.errors import ProgramError, RecompileError, ShardvizError
 from shardviz.base.format import plural, shown
 from shardviz.base.typing import PyTree, UserFunction
@@ -225,7 +226,7 @@ class WatchedSignature:
         return replace(
             row,
             collectives=len(collectives),
-            sent_bytes=sum(collective.sent_in_all for collective in collectives),
+            sent_bytes=sent_in_all(collectives),
             peak_bytes=run_bytes(report.memory),
             comparison=comparison,
         )
