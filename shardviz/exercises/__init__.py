@@ -21,6 +21,7 @@ from shardviz.base.errors import ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.typing import JsonDict
 from shardviz.exercises import (  # noqa: F401  adds the exercises
+    costs,
     layouts,
     programs,
     short,

@@ -38,9 +38,6 @@ from shardviz.exercises.answers import (
 )
 from shardviz.exercises.registry import Setup, add
 from shardviz.gallery import programs, puzzles
-from shardviz.hardware.interconnect import collective_link_use
-from shardviz.hardware.targets import Target
-from shardviz.hardware.topology import Topology
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan as plan_program
 from shardviz.programs.program import Program
@@ -338,77 +335,6 @@ def collectives_all_reduce_sends(setup: Setup, answer: Answer) -> str:
     }
     right = 2 * (setup.devices - 1) / setup.devices * setup.gradient.bytes
     return check_number(answer, right, "bytes", mistakes)
-
-
-_TORUS = Topology.parse("tpu:v5e:16x16")
-
-
-@add(
-    "collectives/ring-seconds",
-    task="""
-How long does an all-gather over `axis` take at least, if each chip has `bytes` of the result in the
-end? A link carries `link_rate` bytes per second in each direction. The axes of the mesh lie along those
-of the slice, and latency does not count. Answer in seconds.
-""",
-    given=lambda: Setup(
-        topology=_TORUS,
-        mesh=make_mesh("y=16, x=16"),
-        axis="x",
-        bytes=1073741824,
-        link_rate=_TORUS.chip.link_bandwidth,
-    ),
-    hints=(
-        "Does this axis of the slice close to a ring? `topology.wraps` says so.",
-        "On a ring, data goes both ways at once, and a chip sends all parts but one.",
-        "So half of these parts leave through each of the two links that a chip has on the ring.",
-    ),
-    solution="10 ms",
-    why="Sixteen chips form a ring. Each sends 15/16 of the result, half of it in each direction.",
-)
-def collectives_ring_seconds(setup: Setup, answer: Answer) -> str:
-    mistakes = {
-        2: "that is one direction of the ring alone, but each of the two carries half.",
-        1 / 2: "that uses the links of both axes, but the ring has only those of one.",
-        0.13: "that is the time to read the result from memory, but here the data crosses links.",
-        8: "that counts bits, but the rate is in bytes.",
-        2 / 15: "that is one step of the ring, which sends one part of sixteen.",
-    }
-    gather = Collective("all-gather", (setup.axis,), setup.bytes)
-    use = collective_link_use(gather, setup.mesh, setup.topology)
-    assert use is not None  # the mesh has this axis
-    right = max(seconds or 0.0 for seconds in use.times(setup.bytes).values())
-    return check_number(answer, right, "seconds", mistakes, tolerance=0.08)
-
-
-@add(
-    "collectives/all-rings",
-    task="""
-Name a TPU slice of `chips` chips in which every axis closes to a ring. Answer with a topology, as
-`sv.topology` takes it.
-""",
-    given=lambda: Setup(chips=192),
-    hints=(
-        "Not every generation of TPU has a torus with three axes, and in some only an axis of full length closes.",
-        "`sv.topology(…).wraps` says which axes close.",
-        "In generations with three axes, the axes close if the slice is made of whole cubes of 4×4×4 chips.",
-    ),
-    solution="tpu:v5p:4x4x12",
-    why=(
-        "The chips of v4, v5p and 7x are joined in cubes of 4×4×4, and axes made of whole cubes close to "
-        "rings. On v5e and v6e an axis closes only if it is 16 chips long."
-    ),
-)
-def collectives_all_rings(setup: Setup, answer: Answer) -> str:
-    if isinstance(answer, Target):
-        answer = answer.topology or answer.name
-    if not isinstance(answer, Topology):
-        answer = Topology.parse(answer)
-    does = f"{answer}: {answer.words()}"
-    require(answer.chip.platform == "tpu", f"{does} It must be a slice of TPUs.")
-    require(answer.slices == 1, f"{does} It must be one slice.")
-    require(answer.chips == setup.chips, f"{does} It must have 192 chips.")
-    require(all(answer.wraps), f"{does} Not every axis closes to a ring.")
-    return does
 
 
 # Lesson 13: kinds of parallelism. The mesh axis names differ from the lesson's.

@@ -19,7 +19,10 @@ from shardviz.base.partition_spec import Spec
 #: The number of the lesson that each subject belongs to, in course order.
 LESSONS = {
     "arrays": 1,
+    "running": 2,
+    "roofline": 3,
     "collectives": 4,
+    "torus": 5,
     "matmul": 6,
     "parallelism": 7,
     "zero": 8,
@@ -176,6 +179,16 @@ def contract(good: str, bad: str) -> str:
 def does_not_compile(message: str) -> str:
     """Explains why a program cannot be planned, compiled or run."""
     return f"The program does not compile: {' '.join(message.split())[:300]}"
+
+
+def raises(error: Exception) -> str:
+    """Names the error that an answer's function raises.
+
+    >>> raises(ValueError("incompatible devices"))
+    'Your function raises a ValueError: incompatible devices'
+    """
+    message = " ".join(str(error).split())[:300]
+    return f"Your function raises a {type(error).__name__}: {message}"
 
 
 def moves(collectives: Iterable[Collective]) -> str:

@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz import exercises
-from shardviz.hardware.targets import Target
 from tests.exercises.layout_answers import Late, mesh_of, named
 
 XY = {"U": 4, "V": 2}
@@ -152,27 +151,6 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             "64 MiB", "56 MiB", "128 MiB", "448 MiB", "8 MiB", "896 MiB", 112, "112 MB", "200 MiB",
             "112 miB/s", None,
-        ],
-    ),
-    "collectives/ring-seconds": (
-        [
-            "10 ms", 0.01007, "10.07 ms", np.float32(0.01), "10000 us",
-        ],
-        [
-            "20 ms", "5 ms", "1.31 ms", 40.3e-3, "80 ms", 1.34e-3, 10, "15 ms", "7 ms", "10",
-            "10 min", None, -0.01,
-        ],
-    ),
-    "collectives/all-rings": (
-        [
-            "tpu:v5p:4x4x12", "tpu:v4:4x4x12", sv.topology("tpu:7x:4x4x12"),
-            "TPU : v5p : 4 x 4 x 12", "tpu:v5p:4x12x4",
-            Target("described", "tpu", 192, "tpu:v4:4x4x12"),
-        ],
-        [
-            "tpu:v5e:12x16", "tpu:v5p:2x8x12", "tpu:v5p:4x4x4", "tpu:v6e:12x16", "gpu:h100:24x8",
-            "tpu:v5e:16x16", "tpu:v5p:4x4x6*2", "tpu:v5p:12x16x1", "tpu:v5q:4x4x8", "192", 192,
-            None,
         ],
     ),
     "parallelism/data": (

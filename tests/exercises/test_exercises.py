@@ -18,6 +18,7 @@ from shardviz.exercises import registry
 from shardviz.exercises.words import LESSONS as NUMBERS
 from tests.exercises import (
     code_answers,
+    cost_answers,
     layout_answers,
     program_answers,
     short_answers,
@@ -26,7 +27,7 @@ from tests.exercises import (
 from tests.structure.isolation import printed
 
 ANSWERS = layout_answers.ANSWERS | program_answers.ANSWERS | short_answers.ANSWERS
-ANSWERS |= code_answers.ANSWERS | training_answers.ANSWERS
+ANSWERS |= code_answers.ANSWERS | cost_answers.ANSWERS | training_answers.ANSWERS
 NAMES = exercises.names()
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LESSONS = sorted(set(NUMBERS.values()))
