@@ -5,7 +5,7 @@ one way, in bytes or operations per second. A jax device can be half a chip; its
 are then half of the chip's.
 
 To add a chip, add an entry to `_CHIPS`, any new source to `SOURCES`, and a row to the
-table in `docs/stages.md`. Each entry must list every figure, with its source or as
+table in `docs/targets.md`. Each entry must list every figure, with its source or as
 `NOT_PUBLISHED`.
 """
 

@@ -85,7 +85,7 @@ def test_an_explicit_type_holds_the_sharding(explicit):
     assert seen == [P("data", None)]
 
 
-# stages.md
+# stages.md, memory-and-time.md
 
 
 def test_xla_counts_the_body_of_a_loop_once():

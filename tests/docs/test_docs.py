@@ -21,7 +21,8 @@ from shardviz.hardware.chips import CHIPS, SOURCES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, table
 from tests.docs.test_fresh import PAGES as FRESH
 
-STAGES = (ROOT / "docs" / "stages.md").read_text()
+TARGETS = (ROOT / "docs" / "targets.md").read_text()
+COLLECTIVES = (ROOT / "docs" / "collectives.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
 FIELDS = {field.name for field in fields(Expectation)}
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
@@ -97,7 +98,7 @@ def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
         "latency of a link": ("hop_latency", "µs", 1e-6),
         "of the network": ("network_latency", "µs", 1e-6),
     }
-    rows = {row[0]: dict(zip(fields, row[1:], strict=True)) for row in table(STAGES, "chip")}
+    rows = {row[0]: dict(zip(fields, row[1:], strict=True)) for row in table(TARGETS, "chip")}
     assert set(rows) == set(CHIPS)
     for chip in CHIPS.values():
         for column, (field, unit, scale) in fields.items():
@@ -106,7 +107,7 @@ def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
                 assert said == "not published", (chip.name, column)
                 continue
             assert said == f"{value / scale:,.4g} {unit} [{chip.cited[field]}]"
-            assert f"- `{chip.cited[field]}`: {SOURCES[chip.cited[field]]}" in STAGES
+            assert f"- `{chip.cited[field]}`: {SOURCES[chip.cited[field]]}" in TARGETS
 
 
 def test_the_lock_on_the_page_is_that_of_its_program(tmp_path, monkeypatch):
@@ -130,5 +131,5 @@ def test_the_page_lists_every_way_to_ask_and_every_exit_code():
 
 
 def test_the_page_lists_every_kind_of_change_between_stages():
-    rows = table(STAGES, "between partitioned and compiled")
+    rows = table(COLLECTIVES, "between partitioned and compiled")
     assert sorted(row[0] for row in rows) == sorted(CHANGES)
