@@ -6,11 +6,13 @@ cannot import that code. `shardviz/__init__.py` connects them at import.
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TextIO
+from uuid import uuid4
 
 from shardviz.base.plain import Plain
 
@@ -69,10 +71,10 @@ class Fact(Plain):
 
 
 class StageClock:
-    """Shows the stage and the duration of long work, in one line of standard error.
+    """Shows the stage and the duration of long work, in one line while it lasts.
 
-    Writes nothing in the first seconds. Writes only to a terminal or to the output of a
-    notebook cell, where the line starts with a moving bar.
+    Shows nothing in the first seconds. Shows the line only on a terminal, in standard
+    error, or in the output of a notebook cell, with a moving bar.
 
     Args:
         subject: a name for the work, such as the name of a program.
@@ -100,7 +102,7 @@ class StageClock:
         self._after, self._every, self._stage = after, every, stage
         self._in_notebook = type(self._stream).__module__.startswith("ipykernel.")
         self._hint = hint.format("Interrupt" if self._in_notebook else "Ctrl-C")
-        self._done = threading.Event()
+        self._done, self._display_id = threading.Event(), uuid4().hex
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Callable[[str], None]:
@@ -121,23 +123,31 @@ class StageClock:
         self._stage = stage
 
     def _tick(self) -> None:
-        start, pause, length = time.monotonic(), self._after, 0
+        start, pause, line = time.monotonic(), self._after, ""
         while not self._done.wait(pause):
-            seconds = time.monotonic() - start
+            last, seconds = line, time.monotonic() - start
             line = clock_line(self._subject, self._stage, seconds, self._hint)
-            if self._in_notebook:
-                place = int(seconds) % _BAR
-                line = f"[{'·' * place}█{'·' * (_BAR - 1 - place)}] {line}"
-            # Spaces erase the old line; some terminals would print an escape sequence.
-            self._stream.write(f"\r{line:<{length}}")
-            self._stream.flush()
-            pause, length = self._every, len(line)
-        if length:
-            self._stream.write("\r" + " " * length + "\r")
-            self._stream.flush()
+            self._show(line, last)
+            pause = self._every
+        if line:
+            self._show("", line)
+
+    def _show(self, line: str, last: str) -> None:
+        """Replaces the last line; an empty line erases it."""
+        if self._in_notebook:
+            # A notebook has imported IPython, which this module must not import.
+            displays = sys.modules["IPython.display"]
+            show = displays.update_display if last else displays.display
+            page = f"{_BAR} {html.escape(line)}" if line else ""
+            show({"text/html": page}, raw=True, display_id=self._display_id)
+            return
+        # Spaces erase the last line; some terminals would print an escape sequence.
+        self._stream.write(f"\r{line:<{len(last)}}" + "\r" * (not line))
+        self._stream.flush()
 
 
-_BAR = 10
+# Without a value, a browser shows a bar that moves.
+_BAR = '<progress style="width: 8em; vertical-align: middle"></progress>'
 
 
 def clock_line(subject: str, stage: str, seconds: float, hint: str = "") -> str:

@@ -55,6 +55,8 @@ def _stored(output: dict[str, Any]) -> dict[str, Any] | None:
     if kind == "stream":
         return dict(output) if output["name"] == "stdout" else None
     data = {mime: output["data"][mime] for mime in _STORED if mime in output["data"]}
+    if not data:  # the bar of long work
+        return None
     metadata = {}
     if "image/png" in data:
         data["image/png"], words = _small(data["image/png"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from functools import partial
 
 import jax.numpy as jnp
 import pytest
@@ -47,22 +48,36 @@ class CellOutput(Terminal):
 CellOutput.__module__ = "ipykernel.iostream"
 
 
-@pytest.mark.parametrize(
-    ("stream", "begins", "way"),
-    [
-        (Terminal(), "\rstep: compile, 0:00", "Ctrl-C"),
-        (CellOutput(is_terminal=False), "\r[█·········] step: compile, 0:00", "Interrupt"),
-    ],
-    ids=["terminal", "notebook"],
-)
-def test_a_hint_and_in_a_notebook_a_bar(stream, begins, way):
+def test_a_terminal_shows_a_hint():
+    stream = Terminal()
     with StageClock("step", stream, after=0.0, every=0.0, hint="{} ends it") as stage:
         stage("compile")
         while "compile, 0:00" not in stream.getvalue():
             assert stream.wrote.wait(30)
-    assert f"{begins} · {way} ends it" in stream.getvalue()
-    last = stream.getvalue().split("\r")[-2]
-    assert last.strip() == ""
+    assert "\rstep: compile, 0:00 · Ctrl-C ends it" in stream.getvalue()
+    assert stream.getvalue().split("\r")[-2].strip() == ""
+
+
+def test_a_notebook_shows_a_bar_that_disappears(monkeypatch):
+    stream, shown = CellOutput(is_terminal=False), []
+
+    def show(data, raw, display_id, update=False):
+        shown.append((update, data, display_id))
+        stream.wrote.set()
+
+    monkeypatch.setattr("IPython.display.display", show)
+    monkeypatch.setattr("IPython.display.update_display", partial(show, update=True))
+    with StageClock("a<b", stream, after=0.0, every=0.0, hint="{} ends it") as stage:
+        stage("compile")
+        assert stream.wrote.wait(30)
+    assert [update for update, _, _ in shown] == [False] + [True] * (len(shown) - 1)
+    assert len({display_id for _, _, display_id in shown}) == 1
+    first, last = shown[0][1], shown[-1][1]
+    assert first["text/html"].startswith("<progress")
+    assert "a&lt;b: " in first["text/html"]
+    assert first["text/html"].endswith("Interrupt ends it")
+    assert last == {"text/html": ""}
+    assert stream.getvalue() == ""
 
 
 SLOW = {
