@@ -20,14 +20,11 @@ from shardviz.base.display import Displayed
 from shardviz.base.errors import ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.typing import JsonDict
-from shardviz.exercises import (  # noqa: F401  adds the exercises
-    costs,
-    layouts,
-    programs,
-    short,
-    training,
-    your_code,
-)
+
+# These modules add the exercises. Within a lesson, the order is that of the imports, so the
+# exercises that ask for code come last.
+from shardviz.exercises import layouts, programs, short  # noqa: F401  # isort: skip
+from shardviz.exercises import costs, sizing, training, your_code  # noqa: F401  # isort: skip
 from shardviz.exercises.answers import Answer, Wrong, require
 from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
 from shardviz.exercises.registry import Setup, add, find, names, subject_of

@@ -410,7 +410,7 @@ _V5P, _V5E = Topology.parse("tpu:v5p:8x8x16"), Topology.parse("tpu:v5e:4x8")
 
 
 @add(
-    "pods/step-seconds",
+    "far/step-seconds",
     task="""
 What is the least time of one training step if all `chips` of the slice compute at their peak rate?
 `peak` is the rate of one chip for bfloat16, in operations per second. Count only the matrix products
@@ -434,7 +434,7 @@ with the weights, forward and backward, for all `tokens`. Answer in seconds.
         "Divide them by the peak rate of all chips. Part 4 of the scaling book has this formula."
     ),
 )
-def pods_step_seconds(setup: Setup, answer: Answer) -> str:
+def far_step_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1
         / 3: "that is the forward pass alone; the backward pass computes twice as much.",
@@ -538,7 +538,7 @@ def _serving(setup: Setup, batch: int) -> int:
 
 
 @add(
-    "pods/cache-batch",
+    "arithmetic/cache-batch",
     task="""
 A model answers a batch of requests. Its `weights` and a `cache` of keys and values are on this slice in
 bfloat16, split by these rules. Each chip has `memory` bytes. What is the largest batch, which is
@@ -571,7 +571,7 @@ dimension 1 of the cache, that fits beside the weights? The batch must be a mult
         "each part of the batch. There are four parts."
     ),
 )
-def pods_cache_batch(setup: Setup, answer: Answer) -> str:
+def arithmetic_cache_batch(setup: Setup, answer: Answer) -> str:
     batch = read_number(answer, "sequences")
     if batch % setup.multiple or not setup.multiple <= batch <= 1e6:
         raise Wrong(

@@ -219,7 +219,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             opened("x=2, y=4", "width -> y", W_Q),
         ],
     ),
-    "pods/step-seconds": (
+    "far/step-seconds": (
         [
             0.43, "430 ms", "0.43 s", np.float64(0.4299), "430,000 us", Fraction(43, 100),
         ],
@@ -254,7 +254,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "fsdp=16, tensor=8", 128, None, "fsdp=0, model=128",
         ],
     ),
-    "pods/cache-batch": (
+    "arithmetic/cache-batch": (
         [
             152, "152", 152.0, np.int32(152), np.array(152), Fraction(152),
         ],

@@ -22,12 +22,15 @@ from tests.exercises import (
     layout_answers,
     program_answers,
     short_answers,
+    sizing_answers,
     training_answers,
 )
 from tests.structure.isolation import printed
 
 ANSWERS = layout_answers.ANSWERS | program_answers.ANSWERS | short_answers.ANSWERS
-ANSWERS |= code_answers.ANSWERS | cost_answers.ANSWERS | training_answers.ANSWERS
+ANSWERS |= (
+    code_answers.ANSWERS | cost_answers.ANSWERS | sizing_answers.ANSWERS | training_answers.ANSWERS
+)
 NAMES = exercises.names()
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LESSONS = sorted(set(NUMBERS.values()))

@@ -19,7 +19,7 @@ import pytest
 
 from tests.notebooks.outputs import KEY
 
-_LONG = {"one_block_four_tables", "will_it_fit", "kv_cache", "several_slices"}
+_LONG = {"one_block_four_tables", "will_it_fit", "how_far", "kv_cache", "several_slices"}
 # What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
 _NOT_STORED = ("text/html", "text/latex", "text/markdown", "stderr")
 _TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"

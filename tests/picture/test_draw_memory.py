@@ -83,3 +83,9 @@ def test_without_buffers_there_is_no_chart_and_no_other_view():
     assert picture.alt
     with pytest.raises(ShardvizError):
         draw(report(), view="devices")
+
+
+def test_a_limit_shortens_the_table_of_buffers():
+    all_rows = draw(report(layers=12, capacity=None), view="memory")
+    one_row = draw(report(layers=12, capacity=None), view="memory", limit=1)
+    assert len(one_row.alt) < len(all_rows.alt)

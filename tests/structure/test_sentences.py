@@ -18,6 +18,7 @@ ELSEWHERE = (
     "exercises/layouts.py",
     "exercises/programs.py",
     "exercises/short.py",
+    "exercises/sizing.py",
     "exercises/training.py",
     "exercises/your_code.py",
 )

@@ -26,15 +26,23 @@ TICKS = 4
 BEYOND = 4
 
 
-def draw_memory(report: Report, title: str | None = None) -> Picture:
-    """Draws live bytes of each kind over time, and the largest buffers at the peak."""
+def draw_memory(
+    report: Report, title: str | None = None, limit: int = MOST_BUFFERS
+) -> Picture:
+    """Draws live bytes of each kind over time, and the largest buffers at the peak.
+
+    Args:
+        report: the report of a compile.
+        title: a title for the picture.
+        limit: the most rows of buffers.
+    """
     memory = report.without_error.memory
     timeline = memory.timeline
     head = page.titled(title, f"{report.program} on {report.target}: memory")
     if timeline is None:
         unknown = wording.NO_BUFFERS
         return page.text_page([(unknown, "")], title=head, alt=unknown)
-    table, omitted = peak_table(timeline.peak, MOST_BUFFERS)
+    table, omitted = peak_table(timeline.peak, limit)
     words = str(timeline.peak)
     return page.side_by_side(
         [_chart(timeline, memory.capacity), table.picture(notes=omitted)],
