@@ -1,4 +1,4 @@
-"""Exercises that plan or compile programs (lessons 4, 6, 13 and 9, and one of lesson 14).
+"""Exercises that plan or compile programs (lessons 4, 6, 7 and 9, and one of lesson 14).
 
 Grading uses XLA's partitioner instead of the plan if the two may differ.
 """
@@ -337,7 +337,7 @@ def collectives_all_reduce_sends(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "bytes", mistakes)
 
 
-# Lesson 13: kinds of parallelism. The mesh axis names differ from the lesson's.
+# Lesson 7: kinds of parallelism. The mesh axis names differ from the lesson's.
 
 
 def _training(name: str) -> Setup:

@@ -1,4 +1,4 @@
-"""Exercises of lessons 11 to 28; most answers are numbers."""
+"""Exercises of lesson 8, lesson 11 and the short lessons; most answers are numbers."""
 
 from __future__ import annotations
 

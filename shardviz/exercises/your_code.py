@@ -319,7 +319,7 @@ def matmul_scatter_the_sum(setup: Setup, answer: Answer) -> str:
     return _sends(ran(on_shards(setup, answer, "x"), np.matmul), setup.most)
 
 
-# Lesson 13: parallelism.
+# Lesson 7: parallelism.
 
 
 def _mean_gradient(w: Any, x: Any) -> Any:
