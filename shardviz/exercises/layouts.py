@@ -658,8 +658,7 @@ def _edits(old: list[str], new: list[str]) -> int:
 @add(
     "debugging/unmatched",
     task="""
-Somebody misspelt a logical name, so no rule knows it. Which arrays have that name? Answer with their
-paths.
+A logical name is misspelt, so no rule knows it. Which arrays have that name? Answer with their paths.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"), rules=_TREE_RULES, arrays=_tree(misspelt="hiden")
@@ -725,7 +724,45 @@ def debugging_one_rule(setup: Setup, answer: Answer) -> str:
 
 
 @add(
-    "debugging/lost-moments",
+    "debugging/replicated",
+    task="""
+Some large arrays of this model are replicated: every device holds all of them. Which ones? Answer with their
+paths.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("x=4, y=2"),
+        rules=Rules.of(
+            ("vocab", "y"), ("hidden", "y"), ("heads", None), ("heads", "y")
+        ),
+        arrays=_tree(),
+    ),
+    hints=(
+        "Resolve each kind of array by these rules. Which kind has no split dimension?",
+        "`sv.audit(arrays, rules, mesh).replicated` lists the replicated arrays.",
+        "Two kinds of array have neither of the dimensions that the table splits; both are in every block.",
+    ),
+    solution=(
+        "params/block_0/attention/wq",
+        "params/block_0/attention/wo",
+        "params/block_1/attention/wq",
+        "params/block_1/attention/wo",
+    ),
+    why=(
+        "The table has no rule for `width`, and the rule for None comes before the rule that would split "
+        "`heads`. So nothing splits the weights of attention."
+    ),
+)
+def debugging_replicated(setup: Setup, answer: Answer) -> str:
+    rows = audit(setup.arrays, setup.rules, setup.mesh).rows
+    right = [row.path for row in rows if row.replicas == setup.mesh.size]
+    return check_names(answer, _paths(setup), right, "The arrays")
+
+
+# Lesson 15
+
+
+@add(
+    "keep/lost-moments",
     task="""
 These are the parameters of a model and their moments, as Adam keeps them. Some moments are not split
 as their parameters are. Which ones? Answer with their paths.
@@ -743,7 +780,7 @@ as their parameters are. Which ones? Answer with their paths.
     solution="opt_state/0/mu/block_1/mlp/wi, opt_state/0/nu/embed/table",
     why="These arrays have no logical names, so no rule applies to them, and every device holds all of them.",
 )
-def debugging_lost_moments(setup: Setup, answer: Answer) -> str:
+def keep_lost_moments(setup: Setup, answer: Answer) -> str:
     differences = audit(setup.arrays, setup.rules, setup.mesh).differences
     right = [difference.path for difference in differences]
     return check_names(answer, _paths(setup), right, "The arrays")
@@ -765,7 +802,7 @@ def _message(function: Callable[[Audit], object], audited: Audit) -> str:
 
 
 @add(
-    "debugging/contract",
+    "keep/contract",
     task="""
 In `bad`, a moment of the optimizer has lost its sharding; `good` is as it should be. Write a test: a
 function that takes an audit, raises an AssertionError if there is such a mistake, and otherwise
@@ -790,7 +827,7 @@ raises nothing.
         "bytes per device finds the mistake as well."
     ),
 )
-def debugging_contract(setup: Setup, answer: Answer) -> str:
+def keep_contract(setup: Setup, answer: Answer) -> str:
     if not callable(answer):
         raise Wrong(f"This takes a function of an audit; got {shown(answer)}.")
     good, bad = _message(answer, setup.good), _message(answer, setup.bad)

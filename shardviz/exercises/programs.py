@@ -1,4 +1,4 @@
-"""Exercises that plan or compile programs (lessons 4, 6, 7 and 9, and one of lesson 14).
+"""Exercises that plan or compile programs (lessons 4, 6, 7, 9 and 13, and one of 15).
 
 Grading uses XLA's partitioner instead of the plan if the two may differ.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.collective import Collective
-from shardviz.base.format import joined, shown
+from shardviz.base.format import bytes_text, joined, shown
 from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.base.partition_spec import Spec
@@ -337,7 +337,164 @@ def collectives_all_reduce_sends(setup: Setup, answer: Answer) -> str:
     return check_number(answer, right, "bytes", mistakes)
 
 
-# Lesson 7: kinds of parallelism. The mesh axis names differ from the lesson's.
+# Lesson 7: data, fully sharded and tensor parallelism, with specs.
+
+
+def _read_specs(
+    answer: Answer, arrays: tuple[ArraySpec, ...], mesh: MeshSpec
+) -> tuple[ArraySpec, ...]:
+    """Returns arrays with the specs of an answer: a dict, one spec each, or a program."""
+    answer = opened(answer)
+    names = [array.name for array in arrays]
+    if isinstance(answer, Program):
+        specs: list[Answer] = [answer] * len(arrays)
+    elif isinstance(answer, Mapping):
+        specs = [answer.get(name) for name in names]
+    elif isinstance(answer, (tuple, list)):
+        specs = list(answer)
+    else:
+        raise Wrong(f"This takes the specs of {joined(names)}; got {shown(answer)}.")
+    if len(specs) != len(arrays):
+        raise Wrong(
+            f"This takes {len(arrays)} specs, of {joined(names)}; got {len(specs)}."
+        )
+    split = []
+    for spec, array in zip(specs, arrays, strict=True):
+        layout = read_layout(spec, array, mesh)
+        split.append(array.replace(spec=layout.spec))
+    return tuple(split)
+
+
+def _mlp_without_specs() -> Program:
+    """Returns the MLP and its gradient on a mesh of 4 by 2, without rules and specs."""
+    mlp = programs.get("MLP, gradient")
+    arrays = []
+    for array in mlp.arrays:
+        shape = (256, 512) if array.name == "x" else array.shape
+        arrays.append(ArraySpec(array.name, shape))
+    mesh = make_mesh("outer=4, inner=2")
+    return mlp.replace(mesh=mesh, rules=None, arrays=tuple(arrays))
+
+
+@add(
+    "parallelism/few-tokens",
+    task="""
+Split `w_in`, `w_out` and `x` so that each device holds at most `most_held` bytes of the three arrays, and
+sends at most `most_sent` bytes in the program, as XLA's partitioner compiles it for CPUs. Answer with three
+specs, or with a dict from names to specs.
+""",
+    given=lambda: Setup(
+        mesh=make_mesh("outer=4, inner=2"),
+        program=_mlp_without_specs(),
+        arrays=_mlp_without_specs().arrays,
+        most_held=1572864,
+        most_sent=1048576,
+    ),
+    hints=(
+        "Compare the bytes of one weight with the bytes of the tokens. Which of them should stay in place?",
+        "The weights are large and must be in eight shards, but neither they nor their gradients may move.",
+        "Split the dimension between the two products over both axes, and leave the tokens whole.",
+    ),
+    solution=("None, (outer, inner)", "(outer, inner)", ""),
+    why=(
+        "This is tensor parallelism over all devices. The weights and their gradients stay in place, and one "
+        "all-reduce adds the partial sums of the few tokens."
+    ),
+)
+def parallelism_few_tokens(setup: Setup, answer: Answer) -> str:
+    arrays = _read_specs(answer, setup.arrays, setup.mesh)
+    held = 0
+    for array in arrays:
+        layout = lay_out(array.shape, array.spec or Spec(), setup.mesh)
+        held += layout.bytes_per_device
+    collectives = partitioned(_with_arrays(setup.program, arrays))
+    specs = joined([f"{array.name} as {array.spec}" for array in arrays])
+    does = _costs(specs, collectives)
+    require(
+        held <= setup.most_held,
+        f"{does} Each device holds {bytes_text(held)}, more than 1.5 MiB.",
+    )
+    require(
+        sent_bytes(collectives) <= setup.most_sent,
+        f"{does} That is more than 1 MiB.",
+    )
+    return does
+
+
+@lru_cache(maxsize=64)
+def _with_arrays(program: Program, arrays: tuple[ArraySpec, ...]) -> Program:
+    return program.replace(arrays=arrays)
+
+
+@add(
+    "parallelism/fsdp-sends",
+    task="""
+Under fully sharded data parallelism, how many bytes does each of the `devices` send for the forward and the
+backward pass of one MLP layer? It has two weights, of shapes `[width, hidden]` and `[hidden, width]`, in
+float32; each is gathered once, and its gradient is reduce-scattered. Answer with a number of bytes, or with
+text and a unit.
+""",
+    given=lambda: Setup(width=4096, hidden=16384, devices=16, tokens=65536),
+    hints=(
+        "Which of these numbers does the answer not depend on?",
+        "Each weight is gathered once, and each gradient is as large as its weight.",
+        "An all-gather and a reduce-scatter of B bytes each send (n − 1)/n of B.",
+    ),
+    solution="960 MiB",
+    why=(
+        "The weights take 512 MiB. The all-gathers send 15/16 of that and the reduce-scatters as much again, "
+        "however many tokens there are."
+    ),
+)
+def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
+    mistakes = {
+        1 / 2: "that is the forward pass alone; the gradients move as well.",
+        3 / 2: "that counts three passes, but here each weight is gathered only once.",
+        16 / 15: "that is all parts, but each device already has its own part of 16.",
+        16: "that is what all devices send together.",
+        8 / 15: "that is the size of the weights, not what a device sends of them.",
+        1 / 4: "that is for one weight and one pass.",
+        1 / 16: "that is one step of the ring, both ways.",
+    }
+    weights = 2 * setup.width * setup.hidden * 4
+    right = 2 * (setup.devices - 1) / setup.devices * weights
+    return check_number(answer, right, "bytes", mistakes)
+
+
+@add(
+    "parallelism/gated-tokens",
+    task="""
+A gated MLP has three weights, `gate` and `w_in` of shape `[width, hidden]` and `w_out` of shape
+`[hidden, width]`, and computes `(silu(x @ gate) * (x @ w_in)) @ w_out`. Everything is in float32. Below how
+many tokens does tensor parallelism send fewer bytes than data parallelism, for the gradients of the weights
+and of `x`? Tensor parallelism takes one all-reduce in each pass.
+""",
+    given=lambda: Setup(width=512, hidden=2048, devices=8),
+    hints=(
+        "Data parallelism reduces the gradients of all three weights. How many numbers are they?",
+        "Tensor parallelism reduces one array per pass, of shape `[tokens, width]`.",
+        "Every reduced number costs the same, so compare the two counts. Does `width` matter?",
+    ),
+    solution=3072,
+    why=(
+        "Data parallelism reduces 3 × width × hidden numbers, tensor parallelism 2 × tokens × width. They are "
+        "equal at 3/2 × hidden tokens, on any number of devices."
+    ),
+)
+def parallelism_gated_tokens(setup: Setup, answer: Answer) -> str:
+    mistakes = {
+        2 / 3: "that is for an MLP with two weights, but this one has three.",
+        2: "that counts one of the two passes of tensor parallelism.",
+        1 / 2: "that counts both passes of tensor parallelism twice.",
+        1 / 4: "that is in terms of `width`, which both ways of splitting share.",
+        1
+        / 8: "that is for the tokens of one device, but under tensor parallelism each device has all tokens.",
+        8: "that multiplies by the devices, but both ways use the same all-reduce over all of them.",
+    }
+    return check_number(answer, 3 * setup.hidden / 2, "tokens", mistakes)
+
+
+# Lesson 13: rule tables. The mesh axis names differ from the lesson's.
 
 
 def _training(name: str) -> Setup:
@@ -364,41 +521,7 @@ def _fewest(layouts: Mapping[str, Layout]) -> int:
 
 
 @add(
-    "parallelism/data",
-    task="""
-Write rules for data parallelism over all devices: every device holds all weights and one eighth of the
-batch, and only all-reduces are needed.
-""",
-    given=lambda: _training("MLP, gradient"),
-    hints=(
-        "Which dimension of `x` is the batch, and what is its name?",
-        "The weights must not be split, so write no rule for their names.",
-        "The batch must be split over both axes at once.",
-    ),
-    solution="batch -> (outer, inner)",
-    why="Every device computes the gradient for its own part of the batch, and all-reduces add the parts.",
-)
-def parallelism_data(setup: Setup, answer: Answer) -> str:
-    program, layouts = _split_by(answer, setup)
-    does = words.shards(layouts)
-    require(
-        layouts["w_in"].block_counts == (1, 1), f"{does} The weights must not be split."
-    )
-    require(
-        layouts["x"].block_counts == (8, 1),
-        f"{does} The batch must be in eight shards, and nothing else of `x` may be split.",
-    )
-    collectives = partitioned(program)
-    does = words.inserts(collectives)
-    require(
-        set(_kinds(collectives)) == {"all-reduce"},
-        f"{does} Only all-reduces are needed.",
-    )
-    return does
-
-
-@add(
-    "parallelism/tensor",
+    "tables/tensor",
     task="""
 Write rules that split the batch over one axis and both weights over the other, so that the program
 takes a single all-reduce.
@@ -415,7 +538,7 @@ takes a single all-reduce.
         "The second leaves partial sums, which one all-reduce adds."
     ),
 )
-def parallelism_tensor(setup: Setup, answer: Answer) -> str:
+def tables_tensor(setup: Setup, answer: Answer) -> str:
     program, layouts = _split_by(answer, setup)
     require(
         _fewest(layouts) >= 2,
@@ -430,7 +553,7 @@ def parallelism_tensor(setup: Setup, answer: Answer) -> str:
 
 
 @add(
-    "parallelism/fsdp",
+    "tables/fsdp",
     task="""
 Write rules for fully sharded data parallelism over all devices: the batch and both weights are in eight
 shards each. The weights are gathered before they are used, and no other argument is gathered.
@@ -444,7 +567,7 @@ shards each. The weights are gathered before they are used, and no other argumen
     solution="batch -> (outer, inner)\nembed -> (outer, inner)",
     why="The batch takes both axes, so the weights, which are split over the same axes, are gathered where they are used.",
 )
-def parallelism_fsdp(setup: Setup, answer: Answer) -> str:
+def tables_fsdp(setup: Setup, answer: Answer) -> str:
     program, layouts = _split_by(answer, setup)
     require(
         _fewest(layouts) == 8,
@@ -467,7 +590,7 @@ def parallelism_fsdp(setup: Setup, answer: Answer) -> str:
 
 
 @add(
-    "parallelism/experts",
+    "tables/experts",
     task="""
 Write rules with which every device holds two complete experts, and no expert moves.
 """,
@@ -483,7 +606,7 @@ Write rules with which every device holds two complete experts, and no expert mo
         "experts stay where they are."
     ),
 )
-def parallelism_experts(setup: Setup, answer: Answer) -> str:
+def tables_experts(setup: Setup, answer: Answer) -> str:
     program, layouts = _split_by(answer, setup)
     does = words.shards(layouts)
     require(
@@ -561,7 +684,7 @@ of rows. Name a number, from the first to the second in `between`, for which the
         "The rows must be a multiple of that number.",
     ),
     solution="1024",
-    why="If the rows of a result cannot be split evenly, JAX does not split them, and says nothing.",
+    why="If the rows of a result cannot be split evenly, JAX does not split them, and gives no warning.",
 )
 def compiler_rows(setup: Setup, answer: Answer) -> str:
     shape = getattr(answer, "shape", answer)
@@ -693,7 +816,7 @@ def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
     return does
 
 
-# Lesson 14: the exercise about a program.
+# Lesson 15: the exercise about a program.
 
 
 def _mistaken() -> Setup:
@@ -710,10 +833,10 @@ def _mistaken() -> Setup:
 
 
 @add(
-    "debugging/unasked-gather",
+    "keep/unasked-gather",
     task="""
-This program gathers an activation, which nobody wanted. Change the spec of `array` so that the program
-takes a single all-reduce. The array must stay split. Answer with its new spec.
+This program gathers an activation without need. Change the spec of `array` so that the program needs only a
+single all-reduce. The array must stay split. Answer with its new spec.
 """,
     given=lambda: _mistaken(),
     hints=(
@@ -727,7 +850,7 @@ takes a single all-reduce. The array must stay split. Answer with its new spec.
         "over its own part."
     ),
 )
-def debugging_unasked_gather(setup: Setup, answer: Answer) -> str:
+def keep_unasked_gather(setup: Setup, answer: Answer) -> str:
     w_in, w_out, x = setup.program.arrays
     changed = opened(answer)
     if isinstance(changed, Program):

@@ -49,10 +49,13 @@ GRID = sv.mesh(x=4, y=2)
 W_IN = exercises.setup("rules/shadowed").w_in
 W_Q = exercises.setup("rules/twelve-heads").w_q
 TABLE = exercises.setup("debugging/one-rule").rules.text()
-LOST = exercises.setup("debugging/lost-moments")
+LOST = exercises.setup("keep/lost-moments")
 LOST_AUDIT = sv.audit(LOST.arrays, LOST.rules, LOST.mesh)
 MISSPELT = exercises.setup("debugging/unmatched")
 MISSPELT_AUDIT = sv.audit(MISSPELT.arrays, MISSPELT.rules, MISSPELT.mesh)
+COPIED = exercises.setup("debugging/replicated")
+COPIED_AUDIT = sv.audit(COPIED.arrays, COPIED.rules, COPIED.mesh)
+ATTENTION = tuple(f"params/block_{n}/attention/{w}" for n in (0, 1) for w in ("wq", "wo"))
 BLOCKS = ("params/block_0/mlp/wo", "params/block_1/mlp/wo")
 MOMENTS = ("opt_state/0/mu/block_1/mlp/wi", "opt_state/0/nu/embed/table")
 
@@ -293,7 +296,18 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             opened("x=2, y=4", TABLE), 6,
         ],
     ),
-    "debugging/lost-moments": (
+    "debugging/replicated": (
+        [
+            set(ATTENTION), list(ATTENTION), ", ".join(ATTENTION), COPIED_AUDIT.replicated,
+            rows(COPIED_AUDIT, *ATTENTION), dict.fromkeys(ATTENTION, "all"),
+        ],
+        [
+            ATTENTION[:2], ATTENTION[0], [*ATTENTION, "params/embed/table"],
+            [a.name for a in COPIED.arrays], "params/block_0/mlp/wi", "heads", "attention/wq", [],
+            None, [1, 2], COPIED_AUDIT.rows, ATTENTION[1:],
+        ],
+    ),
+    "keep/lost-moments": (
         [
             set(MOMENTS), " ".join(MOMENTS), list(LOST_AUDIT.differences),
             rows(LOST_AUDIT, *MOMENTS), tuple(a for a in LOST.arrays if a.name in MOMENTS),
@@ -305,7 +319,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             [None],
         ],
     ),
-    "debugging/contract": (
+    "keep/contract": (
         [
             lambda audit: sv.expect(audit).sharded(at_least=0.99), asserts_bytes,
             asserts_differences, at_most, lambda audit: asserts_differences(audit),

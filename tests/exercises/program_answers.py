@@ -20,7 +20,7 @@ XY = {"U": 4, "V": 2}
 GRID = sv.mesh(**XY)
 A, B = vars(exercises.setup("matmul/nothing-moves"))["A"], exercises.setup("matmul/nothing-moves").B
 BLOCK = sv.plan(exercises.setup("compiler/origin").program)
-MLP = exercises.setup("debugging/unasked-gather").program
+MLP = exercises.setup("keep/unasked-gather").program
 
 
 def pair(a: str, b: str) -> sv.Program:
@@ -75,6 +75,14 @@ def too_small(a: Any, b: Any) -> Any:
 def edited(spec: str) -> sv.Program:
     w_in, w_out, x = MLP.arrays
     return MLP.replace(arrays=(w_in, w_out.replace(spec=sv.Spec.parse(spec)), x))
+
+
+def few_tokens() -> sv.Program:
+    """The program of `parallelism/few-tokens` with the specs of tensor parallelism."""
+    specs = {"w_in": "None, (outer, inner)", "w_out": "(outer, inner)", "x": ""}
+    mlp = exercises.setup("parallelism/few-tokens").program
+    arrays = [a.replace(spec=sv.Spec.parse(specs[a.name])) for a in mlp.arrays]
+    return mlp.replace(arrays=tuple(arrays))
 
 
 FSDP = "batch -> (outer, inner)\nembed -> (outer, inner)"
@@ -153,40 +161,57 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "112 miB/s", None,
         ],
     ),
-    "parallelism/data": (
+    "parallelism/few-tokens": (
         [
-            "batch -> (outer, inner)", [("batch", ("inner", "outer"))],
-            sv.rules(("batch", ("outer", "inner")), ("mlp", None)),
-            (("embed", None), ("batch", ("outer", "inner")), ("mlp", ())),
-            ruled("parallelism/data", "batch -> (outer, inner)"),
+            ("None, (outer, inner)", "(outer, inner)", ""),
+            [P(None, ("outer", "inner")), P(("outer", "inner")), P()],
+            {"x": "", "w_out": P(("inner", "outer")), "w_in": (None, ("inner", "outer"))},
+            few_tokens(), Late(lambda: sv.explore(few_tokens())),
         ],
         [
-            "batch -> outer", "batch -> inner", "batch -> outer\nmlp -> inner",
-            "embed -> (outer, inner)", "batch -> outer\nembed -> inner", "mlp -> None",
-            "batch -> (outer, data)", "batches -> (outer, inner)", "batch (outer, inner)", "", 8,
+            ("None, outer", "outer", ""), ("", "", "(outer, inner)"), ("", "", ""),
+            ("(outer, inner)", "(outer, inner)", "(outer, inner)"),
+            ("None, inner", "inner", "outer"), ("None, (outer, inner)", "None, (outer, inner)", ""),
+            ("None, (outer, inner)", "(inner, outer)", ""), ("None, model", "model", ""),
+            ("None, (outer, inner)", "(outer, inner)"), {"w_in": "None, outer"}, P("outer"),
+            "None, outer", None, 3,
         ],
     ),
-    "parallelism/tensor": (
+    "parallelism/fsdp-sends": (
+        [
+            "960 MiB", 960 << 20, "0.9375 GiB", np.int64(960 << 20), Fraction(960 << 20),
+            "1.007 GB", 1006632960.0,
+        ],
+        [
+            "480 MiB", "1440 MiB", "1 GiB", "15 GiB", "512 MiB", "240 MiB", "60 MiB", 960, "960 MB",
+            "2 GiB", -1, None, "960 miles",
+        ],
+    ),
+    "parallelism/gated-tokens": (
+        [3072, "3,072", 3072.0, np.int32(3072), Fraction(3072), np.array(3072)],
+        [2048, 6144, 1536, 768, 384, 24576, 512, 4096, 0, -3072, None, "many", [3072], 10**9],
+    ),
+    "tables/tensor": (
         [
             "batch -> outer\nmlp -> inner", [("batch", "inner"), ("mlp", "outer")],
             sv.rules(("mlp", "inner"), ("batch", ("outer",)), ("embed", None)),
             (("batch", "outer"), ("embed", ()), ("mlp", "inner")),
-            ruled("parallelism/tensor", "batch -> outer\nmlp -> inner"),
+            ruled("tables/tensor", "batch -> outer\nmlp -> inner"),
         ],
         [
             "batch -> (outer, inner)", "mlp -> inner", "batch -> outer\nmlp -> outer",
             "batch -> outer\nembed -> outer", "batch -> outer\nmlp -> (outer, inner)",
             "batch -> outer\nembed -> inner\nmlp -> outer", "batch -> outer\nmlp -> model",
-            "batch -> outer\nhidden -> inner", ruled("parallelism/tensor", "batch -> outer"), "",
+            "batch -> outer\nhidden -> inner", ruled("tables/tensor", "batch -> outer"), "",
             None,
         ],
     ),
-    "parallelism/fsdp": (
+    "tables/fsdp": (
         [
             FSDP, [("batch", ("outer", "inner")), ("mlp", ("outer", "inner"))],
             sv.rules(("mlp", ("inner", "outer")), ("batch", ("outer", "inner"))),
             (("embed", "outer"), ("mlp", "inner"), ("batch", ("outer", "inner"))),
-            ruled("parallelism/fsdp", FSDP),
+            ruled("tables/fsdp", FSDP),
         ],
         [
             "batch -> (outer, inner)", "embed -> (outer, inner)", "batch -> outer\nembed -> outer",
@@ -196,12 +221,12 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             ("batch", ("outer", "inner")), None,
         ],
     ),
-    "parallelism/experts": (
+    "tables/experts": (
         [
             "expert -> (outer, inner)", [("expert", ("inner", "outer"))],
             sv.rules(("expert", ("outer", "inner")), ("sequence", None)),
             (("expert", ("outer", "inner")), ("embed", None)),
-            ruled("parallelism/experts", "expert -> (outer, inner)"),
+            ruled("tables/experts", "expert -> (outer, inner)"),
         ],
         [
             "expert -> outer", "expert -> inner", "expert -> outer\nmlp -> inner",
@@ -252,7 +277,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             named(P("U", "V"), V=2, U=4), None, 2, {"U": 0},
         ],
     ),
-    "debugging/unasked-gather": (
+    "keep/unasked-gather": (
         [
             "inner", P("inner", None), ("inner",), named(P("inner"), outer=4, inner=2),
             edited("inner"), Late(lambda: sv.explore(edited("inner, None"))), sv.Spec.of("inner"),

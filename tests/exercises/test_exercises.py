@@ -241,13 +241,13 @@ def test_a_report_counts_what_was_tried_asked_for_and_shown():
     for _ in range(5):
         exercises.hint("arrays/memory")
     exercises.solution("arrays/memory")  # looked up after a right answer
-    exercises.hint("debugging/contract")
+    exercises.hint("keep/contract")
 
     report = exercises.report()
     assert report.marks == (
         exercises.Mark("arrays/memory", tried=3, right=True, hints=3),
         exercises.Mark("rules/two-rules", tried=2, right=True, solution_seen=True),
-        exercises.Mark("debugging/contract", hints=1),
+        exercises.Mark("keep/contract", hints=1),
     )
     assert report.right == 2
     assert json.loads(report.to_json()) == report.to_dict()
@@ -257,7 +257,7 @@ def test_a_report_counts_what_was_tried_asked_for_and_shown():
     assert [row.split() for row in repr(report).splitlines()[1:]] == [
         ["arrays/memory", "3", "yes", "3", "no"],
         ["rules/two-rules", "2", "yes", "0", "yes"],
-        ["debugging/contract", "0", "no", "1", "no"],
+        ["keep/contract", "0", "no", "1", "no"],
         ["Right:", "2", "of", "3", "begun."],
     ]
     assert [mark.exercise for mark in exercises.report("rules").marks] == ["rules/two-rules"]
@@ -297,7 +297,7 @@ def test_the_estimate_is_what_the_partitioner_does_where_plans_grade():
         pair = (vars(things)["A"], things.B)
         split = graders.read_pair(exercises.solution(name).answer, pair, things.mesh)
         cases.append(graders._product(things, *split))
-    cases.append(exercises.setup("debugging/unasked-gather").program)
+    cases.append(exercises.setup("keep/unasked-gather").program)
     for program in cases:
         estimated, real = graders.planned(program).collectives, graders.partitioned(program)
         assert [(c.kind, c.mesh_axes, c.bytes_per_device) for c in estimated] == [
