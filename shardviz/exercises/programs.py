@@ -467,7 +467,7 @@ def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
 A gated MLP has three weights, `gate` and `w_in` of shape `[width, hidden]` and `w_out` of shape
 `[hidden, width]`, and computes `(silu(x @ gate) * (x @ w_in)) @ w_out`. Everything is in float32. Below how
 many tokens does tensor parallelism send fewer bytes than data parallelism, for the gradients of the weights
-and of `x`? Tensor parallelism takes one all-reduce in each pass.
+and of `x`? Under tensor parallelism, XLA for TPUs inserts one all-reduce per pass.
 """,
     given=lambda: Setup(width=512, hidden=2048, devices=8),
     hints=(
