@@ -237,7 +237,9 @@ class _Comparison:
         if kinds & {"row", "total"}:
             result = _of_rows(name, kinds, relations)
         elif rule is not None:
-            result = rule(self, equation, in_whole, relations)
+            shapes = _shape(equation.outvars[0]), _shape(in_whole.outvars[0])
+            by_shape = self.of_shapes(*shapes)
+            result = rule(_Operation(equation, relations, by_shape))
         elif name in _LINEAR:
             result = relations[0]
         elif name in _ELEMENTWISE:
@@ -465,33 +467,35 @@ def _count_before(dim: int, removed: Sequence[int]) -> int:
     return sum(other_dim < dim for other_dim in removed)
 
 
-# Rules for single operations. Each takes the comparison, the equation in both jaxprs,
-# and the relations of its operands, which are all known.
-_Rule = Callable[
-    [_Comparison, "JaxprEqn", "JaxprEqn", Sequence[Relation]], Relation | None
-]
+class _Operation(NamedTuple):
+    """An operation with a rule.
+
+    Attributes:
+        equation: the operation on one device's shards.
+        operands: the relations of its operands, which are all known.
+        by_shape: the relation that the shape of its result suggests.
+    """
+
+    equation: JaxprEqn
+    operands: Sequence[Relation]
+    by_shape: Relation | None
 
 
-def _converted(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    (operand,) = operands
+_Rule = Callable[[_Operation], Relation | None]
+
+
+def _converted(operation: _Operation) -> Relation | None:
+    (operand,) = operation.operands
     # Truncation to integers isn't linear.
-    is_inexact = np.issubdtype(array_type(equation.outvars[0]).dtype, np.inexact)
+    is_inexact = np.issubdtype(
+        array_type(operation.equation.outvars[0]).dtype, np.inexact
+    )
     is_exact = operand in (_SAME, _ZERO) or operand.kind == "block"
     return operand if is_inexact or is_exact else None
 
 
-def _added(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    first, second = operands
+def _added(operation: _Operation) -> Relation | None:
+    first, second = operation.operands
     if first.kind == "zero":
         return second
     if second.kind == "zero":
@@ -499,30 +503,20 @@ def _added(
     return first if first == second and first.kind in ("same", "block", "sum") else None
 
 
-def _multiplied(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    for first, second in (operands, operands[::-1]):
+def _multiplied(operation: _Operation) -> Relation | None:
+    for first, second in (operation.operands, operation.operands[::-1]):
         if first.kind == "zero":
             return _ZERO
         if second.kind == "same" and first.kind in ("same", "block", "sum"):
             return first.scaled(second.scale)
-    first, second = operands
+    first, second = operation.operands
     if first.kind == second.kind == "block" and first.dim == second.dim:
         return first.scaled(second.scale)
     return None
 
 
-def _divided(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    first, second = operands
+def _divided(operation: _Operation) -> Relation | None:
+    first, second = operation.operands
     if first.kind == "zero":
         return _ZERO
     if second.kind == "same" and first.kind in ("same", "block", "sum"):
@@ -534,16 +528,11 @@ def _divided(
     return None
 
 
-def _product(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    contracted, batch = names.DOT_DIMENSIONS.of(equation)
-    lhs, rhs = operands
+def _product(operation: _Operation) -> Relation | None:
+    contracted, batch = names.DOT_DIMENSIONS.of(operation.equation)
+    lhs, rhs = operation.operands
     scale = round(lhs.scale * rhs.scale, 9)
-    if _ZERO in operands:
+    if _ZERO in operation.operands:
         return _ZERO
     kinds = {lhs.kind, rhs.kind}
     if kinds <= {"same", "sum"} and (lhs.kind, rhs.kind) != ("sum", "sum"):
@@ -559,10 +548,10 @@ def _product(
     # One operand is a block. The result is split along the same dimension, unless that
     # dimension is contracted or a batch dimension.
     number = 0 if lhs.kind == "block" else 1
-    dim, paired = operands[number].dim, {*contracted[number], *batch[number]}
+    dim, paired = operation.operands[number].dim, {*contracted[number], *batch[number]}
     if dim in paired:
         return None
-    ranks = [len(_shape(variable)) for variable in equation.invars]
+    ranks = [len(_shape(variable)) for variable in operation.equation.invars]
     free = [d for d in range(ranks[number]) if d not in paired]
     dims_before = len(batch[0])
     if number == 1:
@@ -570,19 +559,14 @@ def _product(
     return Relation("block", dims_before + free.index(dim), scale)
 
 
-def _broadcast(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    operand, by_shape = operands[0], _by_shape(comparison, equation, in_whole)
+def _broadcast(operation: _Operation) -> Relation | None:
+    operand, by_shape = operation.operands[0], operation.by_shape
     if by_shape is None:
         return None
     if operand.kind == "zero":
         return operand
     if operand.kind == "block":
-        dim = names.BROADCAST_DIMS.of(equation)[operand.dim]
+        dim = names.BROADCAST_DIMS.of(operation.equation)[operand.dim]
         is_kept = by_shape == Relation("block", dim)
         return operand._replace(dim=dim) if is_kept else None
     if by_shape.kind == "block":  # the same scalar everywhere
@@ -590,18 +574,16 @@ def _broadcast(
     return operand
 
 
-def _reshaped(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    operand, by_shape = operands[0], _by_shape(comparison, equation, in_whole)
+def _reshaped(operation: _Operation) -> Relation | None:
+    operand, by_shape = operation.operands[0], operation.by_shape
     if operand.kind != "block" or by_shape is None:
         return operand if by_shape == _SAME else None
     if by_shape.kind != "block":
         return None
-    before, after = _shape(equation.invars[0]), _shape(equation.outvars[0])
+    before, after = (
+        _shape(operation.equation.invars[0]),
+        _shape(operation.equation.outvars[0]),
+    )
     # Blocks stay blocks if the dimensions before the split one have the same total
     # size.
     if math.prod(before[: operand.dim]) != math.prod(after[: by_shape.dim]):
@@ -609,101 +591,67 @@ def _reshaped(
     return operand._replace(dim=by_shape.dim)
 
 
-def _transposed(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    (operand,) = operands
+def _transposed(operation: _Operation) -> Relation | None:
+    (operand,) = operation.operands
     if operand.kind != "block":
         return operand
-    return operand._replace(dim=[*names.PERMUTATION.of(equation)].index(operand.dim))
+    return operand._replace(
+        dim=[*names.PERMUTATION.of(operation.equation)].index(operand.dim)
+    )
 
 
-def _squeezed(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    (operand,) = operands
+def _squeezed(operation: _Operation) -> Relation | None:
+    (operand,) = operation.operands
     if operand.kind != "block":
         return operand
-    removed = names.SQUEEZED_DIMS.of(equation)
+    removed = names.SQUEEZED_DIMS.of(operation.equation)
     return operand._replace(dim=operand.dim - _count_before(operand.dim, removed))
 
 
-def _counted(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    by_shape = _by_shape(comparison, equation, in_whole)
+def _counted(operation: _Operation) -> Relation | None:
+    by_shape = operation.by_shape
     # Along a split dimension, each device counts from zero.
-    is_counted = by_shape == Relation("block", names.IOTA_DIM.of(equation))
+    is_counted = by_shape == Relation("block", names.IOTA_DIM.of(operation.equation))
     return None if is_counted else by_shape
 
 
-def _concatenated(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    relations = {*operands} - {_ZERO} or {_ZERO}
+def _concatenated(operation: _Operation) -> Relation | None:
+    relations = {*operation.operands} - {_ZERO} or {_ZERO}
     if len(relations) > 1:
         return None
     (relation,) = relations
-    dim = names.CONCATENATED_DIM.of(equation)
+    dim = names.CONCATENATED_DIM.of(operation.equation)
     is_split = relation == Relation("block", dim, relation.scale)
     return None if is_split else relation
 
 
-def _looked_up(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    table, indices = operands
+def _looked_up(operation: _Operation) -> Relation | None:
+    table, indices = operation.operands
     if {table, indices} <= {_SAME, _ZERO}:
-        return _by_shape(comparison, equation, in_whole)
+        return operation.by_shape
     if table != _SAME or indices.kind != "block" or indices.scale != 1:
         return None
-    offset_dims = names.GATHER_DIMENSIONS.of(equation).offset_dims
-    rank = len(_shape(equation.outvars[0]))
+    offset_dims = names.GATHER_DIMENSIONS.of(operation.equation).offset_dims
+    rank = len(_shape(operation.equation.outvars[0]))
     batch_dims = [dim for dim in range(rank) if dim not in offset_dims]
     if indices.dim >= len(batch_dims):
         return None
     return indices._replace(dim=batch_dims[indices.dim])
 
 
-def _convolved(
-    comparison: _Comparison,
-    equation: JaxprEqn,
-    in_whole: JaxprEqn,
-    operands: Sequence[Relation],
-) -> Relation | None:
-    images, kernel = operands
-    numbers = names.CONVOLUTION_DIMENSIONS.of(equation)
+def _convolved(operation: _Operation) -> Relation | None:
+    images, kernel = operation.operands
+    numbers = names.CONVOLUTION_DIMENSIONS.of(operation.equation)
     if images.kind == kernel.kind == "same":
         return images.scaled(kernel.scale)
     if images.kind != "block" or kernel.kind != "same":
         return None
-    if images.dim != numbers.lhs_spec[0] or names.BATCH_GROUPS.of(equation) != 1:
+    if (
+        images.dim != numbers.lhs_spec[0]
+        or names.BATCH_GROUPS.of(operation.equation) != 1
+    ):
         return None
     return Relation("block", numbers.out_spec[0]).scaled(images.scale * kernel.scale)
-
-
-def _by_shape(
-    comparison: _Comparison, equation: JaxprEqn, in_whole: JaxprEqn
-) -> Relation | None:
-    """Returns the relation suggested by the shapes of an operation's result."""
-    return comparison.of_shapes(
-        _shape(equation.outvars[0]), _shape(in_whole.outvars[0])
-    )
 
 
 def _shape(variable: Atom) -> tuple[int, ...]:
