@@ -96,6 +96,7 @@ class Problem(Fact):
 
     kind: ClassVar[str] = ""
     usual_severity: ClassVar[str] = FAILS
+    view: ClassVar[ViewPlace | None] = None
 
     @property
     def code(self) -> str:
@@ -120,7 +121,7 @@ class Problem(Fact):
     @property
     def place(self) -> Place | None:
         """The array or view that the problem is about; None if there is none."""
-        return None
+        return self.view
 
     @property
     def offer(self) -> str:
@@ -128,8 +129,22 @@ class Problem(Fact):
         return ""
 
 
+class ProblemOfArray(Problem):
+    """A problem with a field `array`; some kinds have a field `wasted`."""
+
+    array: ArrayPlace
+
+    @property
+    def bytes(self) -> int:
+        return getattr(self, "wasted", 0)
+
+    @property
+    def place(self) -> ArrayPlace:
+        return self.array
+
+
 @dataclass(frozen=True)
-class NoLayout(Problem):
+class NoLayout(ProblemOfArray):
     """Arrays that cannot be laid out for the same reason.
 
     Attributes:
@@ -143,13 +158,9 @@ class NoLayout(Problem):
     reason: str
     array: ArrayPlace
 
-    @property
-    def place(self) -> ArrayPlace:
-        return self.array
-
 
 @dataclass(frozen=True)
-class MisspeltName(Problem):
+class MisspeltName(ProblemOfArray):
     """A logical name that matches no rule, but resembles a rule's name.
 
     Attributes:
@@ -172,17 +183,9 @@ class MisspeltName(Problem):
     def severity(self) -> str:
         return LOSES if self.copied else KNOW
 
-    @property
-    def bytes(self) -> int:
-        return self.wasted
-
-    @property
-    def place(self) -> ArrayPlace:
-        return self.array
-
 
 @dataclass(frozen=True)
-class MomentsDiffer(Problem):
+class MomentsDiffer(ProblemOfArray):
     """Optimizer moments that differ from their parameters in the same way.
 
     Attributes:
@@ -206,17 +209,9 @@ class MomentsDiffer(Problem):
         # Moments with more bits than their parameters are usually intended.
         return KNOW if self.differences[0].kind in ("dtype", "few names") else LOSES
 
-    @property
-    def bytes(self) -> int:
-        return self.wasted
-
-    @property
-    def place(self) -> ArrayPlace:
-        return self.array
-
 
 @dataclass(frozen=True)
-class Replicated(Problem):
+class Replicated(ProblemOfArray):
     """Arrays that are replicated over mesh axes that could split them.
 
     Attributes:
@@ -244,14 +239,6 @@ class Replicated(Problem):
     def severity(self) -> str:
         return LOSES if self.denied and not self.is_small else KNOW
 
-    @property
-    def bytes(self) -> int:
-        return self.wasted
-
-    @property
-    def place(self) -> ArrayPlace:
-        return self.array
-
 
 @dataclass(frozen=True)
 class NoNames(Replicated):
@@ -261,7 +248,7 @@ class NoNames(Replicated):
 
 
 @dataclass(frozen=True)
-class UnmatchedNames(Problem):
+class UnmatchedNames(ProblemOfArray):
     """Logical names that match no rule and resemble no rule's name.
 
     Attributes:
@@ -273,10 +260,6 @@ class UnmatchedNames(Problem):
     usual_severity = KNOW
     names: tuple[str, ...]
     array: ArrayPlace
-
-    @property
-    def place(self) -> ArrayPlace:
-        return self.array
 
 
 @dataclass(frozen=True)
@@ -308,11 +291,8 @@ class MoreIdleRules(Problem):
 
     kind = "idle rules"
     usual_severity = KNOW
+    view = ViewPlace("Rules")
     count: int
-
-    @property
-    def place(self) -> ViewPlace:
-        return ViewPlace("Rules")
 
 
 @dataclass(frozen=True)
@@ -325,11 +305,8 @@ class RulesForNoArray(Problem):
 
     kind = "no array"
     usual_severity = KNOW
+    view = ViewPlace("Rules")
     count: int
-
-    @property
-    def place(self) -> ViewPlace:
-        return ViewPlace("Rules")
 
 
 @dataclass(frozen=True)
@@ -420,12 +397,9 @@ class IdleConstraints(Problem):
 
     kind = "constraint"
     usual_severity = LOSES
+    view = ViewPlace("Model")
     effect: str
     calls: tuple[Constraint, ...]
-
-    @property
-    def place(self) -> ViewPlace:
-        return ViewPlace("Model")
 
 
 @dataclass(frozen=True)
@@ -474,11 +448,8 @@ class FailedCheck(Problem):
     """
 
     kind = "check"
+    view = ViewPlace("Program", "Checks")
     check: Check
-
-    @property
-    def place(self) -> ViewPlace:
-        return ViewPlace("Program", "Checks")
 
 
 @dataclass(frozen=True)
@@ -491,11 +462,8 @@ class SlowDeviceOrder(Problem):
 
     kind = "device order"
     usual_severity = LOSES
+    view = ViewPlace("Program")
     order: DeviceOrder
-
-    @property
-    def place(self) -> ViewPlace:
-        return ViewPlace("Program")
 
 
 @dataclass(frozen=True)

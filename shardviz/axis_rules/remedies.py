@@ -195,16 +195,11 @@ class TableAction(Action):
 
 
 @dataclass(frozen=True)
-class RenameLine(TableAction):
-    """Corrects the logical name or the pattern of a line."""
+class ReplaceLine(TableAction):
+    """Replaces the line at position `index`."""
 
-    order = 0
     index: int
     new: Line
-
-    @property
-    def typo(self) -> bool:
-        return True
 
     def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
         return (*lines[: self.index], self.new, *lines[self.index + 1 :])
@@ -212,6 +207,17 @@ class RenameLine(TableAction):
     @property
     def touched(self) -> tuple[Line, ...]:
         return self.table[self.index], self.new
+
+
+@dataclass(frozen=True)
+class RenameLine(ReplaceLine):
+    """Corrects the logical name or the pattern of a line."""
+
+    order = 0
+
+    @property
+    def typo(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,7 @@ class MoveLine(TableAction):
 
 
 @dataclass(frozen=True)
-class RetargetLine(TableAction):
+class RetargetLine(ReplaceLine):
     """Gives a rule other mesh axes, or a pattern another spec.
 
     Attributes:
@@ -241,20 +247,11 @@ class RetargetLine(TableAction):
     """
 
     order = 3
-    index: int
-    new: Line
     corrects: bool = False
 
     @property
     def typo(self) -> bool:
         return self.corrects
-
-    def apply(self, lines: Sequence[Line]) -> tuple[Line, ...]:
-        return (*lines[: self.index], self.new, *lines[self.index + 1 :])
-
-    @property
-    def touched(self) -> tuple[Line, ...]:
-        return self.table[self.index], self.new
 
 
 @dataclass(frozen=True)
