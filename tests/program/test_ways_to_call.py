@@ -16,10 +16,10 @@ from shardviz.programs.backend.mesh_context import in_context
 from shardviz.programs.backend.trace import trace
 from shardviz.programs.notes import MeshNeeded
 from shardviz.programs.program import Program
-from shardviz.runs.backend.listening import jax_cache_events
 from tests.program.helpers import sentences
 from tests.program.library_ways import LIBRARY_WAYS, inner
 from tests.program.ways import WAYS, Way, over_data, x
+from tests.watch.cache_events import jax_cache_events
 
 EVERY = {**WAYS, **LIBRARY_WAYS}
 

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardviz as sv
-from shardviz.runs.backend.listening import jax_cache_events
 from tests.real_programs.count_collectives import count_collectives
 from tests.real_programs.registry import Real
+from tests.watch.cache_events import jax_cache_events
 
 BYTES = {
     "arguments": "argument_size_in_bytes",

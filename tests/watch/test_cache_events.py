@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.runs.backend.listening import jax_cache_events
 from shardviz.runs.backend.worker.run import run_program
 from shardviz.runs.cache import ExecutableCache
+from tests.watch.cache_events import jax_cache_events
 
 
 def test_a_hit_in_jax_has_no_events():

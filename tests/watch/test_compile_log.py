@@ -15,8 +15,8 @@ import pytest
 
 import shardviz as sv
 from shardviz.base.backend.jax_compat import MISS_LOGGERS, explained_misses, trace_settings
-from shardviz.runs.backend.listening import jax_cache_events
 from tests.program.untouched import State
+from tests.watch.cache_events import jax_cache_events
 
 monitoring = pytest.importorskip("jax._src.monitoring")
 

@@ -17,7 +17,6 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.runs.backend.listening import jax_cache_events
 from shardviz.runs.backend.watched_function import Watch
 from shardviz.runs.recompiles import (
     ArrayAdded,
@@ -30,6 +29,7 @@ from shardviz.runs.recompiles import (
     StaticChanged,
     TreeChanged,
 )
+from tests.watch.cache_events import jax_cache_events
 
 ONE = np.ones((8, 8), np.float32)
 

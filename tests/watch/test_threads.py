@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.runs.backend.listening import jax_cache_events
+from tests.watch.cache_events import jax_cache_events
 
 THREADS, ROUNDS = 64, 10
 

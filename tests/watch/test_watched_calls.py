@@ -14,8 +14,8 @@ from jax.experimental import io_callback
 
 import shardviz as sv
 from shardviz.base.errors import ProgramError, RecompileError
-from shardviz.runs.backend.listening import jax_cache_events
 from shardviz.runs.backend.watched_function import Watch
+from tests.watch.cache_events import jax_cache_events
 
 
 def twice(x: Any, *rest: Any, **named: Any) -> Any:

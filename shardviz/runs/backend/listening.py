@@ -1,7 +1,6 @@
-"""Counts how often jax traces, lowers and compiles because its caches lack the result.
+"""Lists the compiles of jax, and counts its stages for calls on two meshes.
 
-`jax_cache_events` counts within a `with` block, `compare_meshes` for calls of a
-function on two meshes. Traces don't depend on devices: a function that names no devices
+Traces don't depend on devices: a function that names no devices
 is traced and lowered once for all meshes of the same shape, and only compiled again.
 """
 
@@ -10,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import jax
 
@@ -44,60 +42,6 @@ DURATIONS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
-
-
-class JaxEvent(NamedTuple):
-    """A trace, lowering or compile whose result was not in jax's caches.
-
-    Attributes:
-        kind: `"trace"`, `"lower"` or `"compile"`; reading an executable from disk
-            counts as a compile.
-        name: jax's name of the function; `""` if jax does not report it.
-        thread: identifier of the thread in which it happened.
-    """
-
-    kind: str
-    name: str
-    thread: int
-
-
-class JaxCacheEvents(list[JaxEvent]):
-    """The events in all threads since counting began, in order.
-
-    >>> with jax_cache_events() as events:
-    ...     function = jax.jit(lambda x: -x)
-    ...     results = function(1.0), function(2.0)
-    >>> events.counts()
-    {'trace': 1, 'lower': 1, 'compile': 1}
-    """
-
-    def counts(self, thread: int | None = None) -> dict[str, int]:
-        """Counts the events of each kind, in all threads or in one."""
-        counts: dict[str, int] = dict.fromkeys(STAGES, 0)
-        for event in self:
-            counts[event.kind] += thread in (None, event.thread)
-        return counts
-
-
-@contextmanager
-def jax_cache_events() -> Iterator[JaxCacheEvents]:
-    """Collects jax's traces, lowerings and compiles within a `with` block.
-
-    Collects from all threads, because a background thread may be making a plan.
-    """
-    events = JaxCacheEvents()
-
-    def note(event: str, duration_secs: float, **details: str | int) -> None:
-        # jax reports no event if a cache has the result.
-        if kind := DURATIONS.get(event):
-            name = str(details.get("fun_name", ""))
-            events.append(JaxEvent(kind, name, threading.get_ident()))
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        yield events
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def stop_listening(listener: Callable[..., None]) -> None:
@@ -273,13 +217,22 @@ def compare_meshes(
 
 
 def _counted_call(jitted: UserFunction, values: list[jax.Array]) -> MeshCall:
-    error = ""
-    with jax_cache_events() as events:
-        try:
-            jax.block_until_ready(jitted(*values))
-        except Exception as raised:  # noqa: BLE001  a user's function may raise anything
-            error = failure("run", raised).message
-    return MeshCall(events.counts(threading.get_ident()), error)
+    counts: dict[str, int] = dict.fromkeys(STAGES, 0)
+    error, thread = "", threading.get_ident()
+
+    def note(event: str, duration_secs: float, **details: str | int) -> None:
+        # A background thread may be making a plan.
+        if event in DURATIONS and threading.get_ident() == thread:
+            counts[DURATIONS[event]] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        jax.block_until_ready(jitted(*values))
+    except Exception as raised:  # noqa: BLE001  a user's function may raise anything
+        error = failure("run", raised).message
+    finally:
+        stop_listening(note)
+    return MeshCall(counts, error)
 
 
 def _mesh(mesh: MeshLike) -> MeshSpec:
