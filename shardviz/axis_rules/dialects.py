@@ -2,7 +2,7 @@
 
 The fields of a `Dialect` describe every difference between libraries that read the same
 table; all other code uses these fields. To add a dialect, add an entry below and a
-section in `docs/semantics.md`.
+section in `docs/semantics.md` or `docs/path-tables.md`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -228,3 +229,23 @@ def test_shard_map_sums_gradients_and_without_check_vma_leaves_each_device_its_o
 
     assert gradient().tolist() == [x.sum()] * 8
     assert gradient(check_vma=False).tolist() == x.tolist()
+
+
+def test_the_message_of_an_ambiguous_output_on_explicit_axes(explicit):
+    rows = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=NamedSharding(explicit, P("data")))
+    with jax.set_mesh(explicit), pytest.raises(Exception, match="ambiguous") as refused:
+        jax.jit(lambda a: a.T @ a).lower(rows)
+    says(spelled("howto/explicit-mode.md").removeprefix("ShardingTypeError: "), str(refused.value))
+
+
+def test_the_message_of_a_kernel_outside_of_a_shard_map(mesh):
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...]
+
+    def copied(x):
+        return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    rows = jax.ShapeDtypeStruct((64, 128), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+    with pytest.raises(NotImplementedError) as refused:
+        jax.jit(copied).trace(rows).lower(lowering_platforms=("tpu",))
+    says(spelled("howto/kernels.md").removeprefix("NotImplementedError: "), str(refused.value))

@@ -24,6 +24,7 @@ from tests.docs.test_fresh import PAGES as FRESH
 TARGETS = (ROOT / "docs" / "targets.md").read_text()
 COLLECTIVES = (ROOT / "docs" / "collectives.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
+PATH_TABLES = (ROOT / "docs" / "path-tables.md").read_text()
 FIELDS = {field.name for field in fields(Expectation)}
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
@@ -52,8 +53,8 @@ def test_links_inside_the_project_lead_somewhere(page):
 
 def test_the_page_lists_every_outcome_and_who_decides():
     rows = {}
-    for head in ("outcome", "verdict on a pattern"):
-        rows |= {row[0]: row[1] for row in table(SEMANTICS, head)}
+    for page, head in ((SEMANTICS, "outcome"), (PATH_TABLES, "verdict on a pattern")):
+        rows |= {row[0]: row[1] for row in table(page, head)}
     decides = {v.outcome.value: "yes" if issubclass(v, Deciding) else "no" for v in VERDICTS}
     assert set(decides) == {outcome.value for outcome in Outcome}
     assert rows == decides
