@@ -302,30 +302,6 @@ class Invalid(Verdict):
     error: str
 
 
-#: Every kind of verdict.
-VERDICTS: tuple[type[Verdict], ...] = (
-    Applied,
-    Unsplit,
-    SizeOne,
-    Matched,
-    OneElement,
-    RankMismatch,
-    Indivisible,
-    MissingAxis,
-    AxisTwice,
-    AxisShared,
-    OtherName,
-    DecidedBefore,
-    Taken,
-    PartTaken,
-    Overridden,
-    Shadowed,
-    SeveralMatch,
-    NoMatch,
-    Invalid,
-)
-
-
 def deciding(
     index: int,
     line: Rule | PathRule,

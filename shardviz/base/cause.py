@@ -178,18 +178,14 @@ class Contracted(Reduced):
 
 
 @dataclass(frozen=True)
-class FromOneDevice(Cause):
-    """The collective copies one device's value to its group: all others add zeros.
+class WantedCause(Cause):
+    """The collective gives a value to an operation.
 
     Attributes:
-        wanted_by: the operation that needs the value on all devices; None if the value
-            is a result of the program.
-
-    >>> FromOneDevice("all-reduce").code
-    'from one'
+        wanted_by: the operation that needs the value; None if the program's result
+            needs it, `UNKNOWN` if no such operation was found.
     """
 
-    code: ClassVar[str] = "from one"
     wanted_by: ValueName | None = None
 
     @property
@@ -201,6 +197,17 @@ class FromOneDevice(Cause):
     def values(self) -> tuple[ValueName, ...]:
         """The values that the cause's sentence names: the operand and operations."""
         return tuple(filter(None, (self.operand, self.wanted_by, self.operation)))
+
+
+@dataclass(frozen=True)
+class FromOneDevice(WantedCause):
+    """The collective copies one device's value to its group: all others add zeros.
+
+    >>> FromOneDevice("all-reduce").code
+    'from one'
+    """
+
+    code: ClassVar[str] = "from one"
 
 
 @dataclass(frozen=True)
@@ -215,12 +222,10 @@ class WithinOperation(Cause):
 
 
 @dataclass(frozen=True)
-class Moved(Cause):
+class Moved(WantedCause):
     """The collective moves a value from one sharding to another.
 
     Attributes:
-        wanted_by: the operation that needs the new sharding; None if the program's
-            result needs it, `UNKNOWN` if no such operation was found.
         through: the operation that reads the moved value, if only a later operation
             needs the new sharding; else None.
         beside: another operand of `through`, whose sharding the value must match; else
@@ -231,21 +236,10 @@ class Moved(Cause):
             if there is none.
     """
 
-    wanted_by: ValueName | None = None
     through: ValueName | None = None
     beside: ValueName | None = None
     dtype: str = ""
     before: str = ""
-
-    @property
-    def reader(self) -> ValueName:
-        """The operation that reads the result if known, else the operand."""
-        return self.wanted_by or self.operation or self.operand
-
-    @property
-    def values(self) -> tuple[ValueName, ...]:
-        """The values that the cause's sentence names: the operand and operations."""
-        return tuple(filter(None, (self.operand, self.wanted_by, self.operation)))
 
 
 @dataclass(frozen=True)

@@ -54,21 +54,6 @@ def replicas_of(
     return Replicas(groups, *_axes_and_parts(groups, names, sizes, size))
 
 
-def axes_of_groups(
-    groups: Groups, names: Sequence[str], sizes: Sequence[int]
-) -> tuple[str, ...]:
-    """The mesh axes that all groups run over, in mesh order; `()` if there are none.
-
-    A sub-axis, such as every second device along an axis, has Shardy's notation.
-
-    >>> axes_of_groups(((0, 2, 4, 6), (1, 3, 5, 7)), ("a", "b"), (4, 2))
-    ('a',)
-    >>> axes_of_groups(((0, 2), (4, 6), (1, 3), (5, 7)), ("a", "b"), (4, 2))
-    ('a:(2)2',)
-    """
-    return _axes_and_parts(groups, names, sizes, 0)[0]
-
-
 def _axes_and_parts(
     groups: Groups, names: Sequence[str], sizes: Sequence[int], size: int
 ) -> tuple[tuple[str, ...], int, tuple[AxisPart, ...]]:

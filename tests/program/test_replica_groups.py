@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardviz.base.replica_groups import axes_of_groups, axes_of_pairs, replicas_of
+from shardviz.base.replica_groups import axes_of_pairs, replicas_of
 from shardviz.compiled.read_groups import groups_of, pairs_of
 from tests.program.hlo import parsed
 
@@ -77,7 +77,7 @@ def test_groups_lead_back_to_their_axes(case):
     groups = groups_by_loop(names, sizes, chosen)
     # Along an axis of size 1 nothing runs.
     moving = tuple(n for n in chosen if sizes[names.index(n)] > 1)
-    assert axes_of_groups(groups, names, sizes) == moving
+    assert replicas_of(groups, False, names, sizes).axes == moving
 
 
 @settings(max_examples=50)
@@ -115,7 +115,7 @@ PARTS = {
 
 @pytest.mark.parametrize(("groups", "axes"), PARTS.values(), ids=PARTS)
 def test_groups_may_run_over_a_part_of_an_axis(groups, axes):
-    assert axes_of_groups(tuple(map(tuple, groups)), ("a", "b"), (4, 2)) == axes
+    assert replicas_of(tuple(map(tuple, groups)), False, ("a", "b"), (4, 2)).axes == axes
 
 
 SIZES = {
