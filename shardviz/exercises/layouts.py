@@ -259,7 +259,7 @@ def arrays_square_shards(setup: Setup, answer: Answer) -> str:
 @add(
     "rules/two-rules",
     task="""
-Write a table of at most `most` rules with which `w_out` takes exactly `wanted` bytes per device.
+Write a table of at most `most` rules under which `w_out` takes exactly `wanted` bytes per device.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"),
@@ -289,8 +289,8 @@ def rules_two_rules(setup: Setup, answer: Answer) -> str:
 @add(
     "rules/shadowed",
     task="""
-With this table `w_in` is not split over all devices. Put the same five rules in another order, so
-that no two devices hold the same shard of it. The table is read as flax.linen reads it.
+This table does not split `w_in` over all devices. Put the same five rules in another order, so that no two
+devices hold the same shard of `w_in`. The table is read as flax.linen reads it.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"),
@@ -333,7 +333,7 @@ and `w_in` can be laid out with either of them.
         mesh=make_mesh("x=4, y=2"), w_in=make_array("w_in", (512, 2048), "width hidden")
     ),
     hints=(
-        "What does each of the two do with a name that has several rules?",
+        "How does each of the two treat a name that has several rules?",
         "Linen takes the first rule that applies; nnx makes a dict of the table.",
         "Write two rules for the same name.",
     ),
@@ -360,7 +360,7 @@ def rules_dialects(setup: Setup, answer: Answer) -> str:
 @add(
     "rules/twelve-heads",
     task="""
-Write rules with which `w_q` can be laid out in at least `parts` shards.
+Write rules that split `w_q` into at least `parts` shards.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=2, y=8"),
@@ -664,7 +664,7 @@ A logical name is misspelt, so no rule knows it. Which arrays have that name? An
         mesh=make_mesh("x=4, y=2"), rules=_TREE_RULES, arrays=_tree(misspelt="hiden")
     ),
     hints=(
-        "An audit says which names no rule knows.",
+        "An audit lists the names that no rule knows.",
         (
             "`sv.audit(arrays, rules, mesh).unmatched` lists these names, each with its `.arrays`. Answer with "
             "their paths, as text with commas or as a list, or with the entries of `.unmatched` themselves."
@@ -774,8 +774,8 @@ as their parameters are. Which ones? Answer with their paths.
     ),
     hints=(
         "An audit pairs every moment with its parameter.",
-        "`sv.audit(arrays, rules, mesh).differences` lists where the two are split differently.",
-        "Arrays without names are replicated, whatever the rules say.",
+        "`sv.audit(arrays, rules, mesh).differences` lists each moment that is split differently from its parameter.",
+        "Arrays without names are replicated under any rules.",
     ),
     solution="opt_state/0/mu/block_1/mlp/wi, opt_state/0/nu/embed/table",
     why="These arrays have no logical names, so no rule applies to them, and every device holds all of them.",
@@ -804,9 +804,8 @@ def _message(function: Callable[[Audit], object], audited: Audit) -> str:
 @add(
     "keep/contract",
     task="""
-In `bad`, a moment of the optimizer has lost its sharding; `good` is as it should be. Write a test: a
-function that takes an audit, raises an AssertionError if there is such a mistake, and otherwise
-raises nothing.
+In `bad`, a moment of the optimizer has lost its sharding; `good` is correct. Write a test: a function that takes
+an audit and raises an AssertionError if a moment has lost its sharding, and otherwise raises nothing.
 """,
     given=lambda: Setup(
         good=audit(_state(), _TREE_RULES, make_mesh("x=4, y=2")),
@@ -817,7 +816,7 @@ raises nothing.
         ),
     ),
     hints=(
-        "`sv.expect(audit)` has methods that raise where something does not hold.",
+        "`sv.expect(audit)` has methods that raise an error if an expectation fails.",
         "How many bytes does each device hold in either audit? Which share of the arrays is split?",
         "`.sharded(...)` and `.at_most(...)` take a limit. Choose one that lies between the two audits.",
     ),

@@ -380,8 +380,8 @@ def _mlp_without_specs() -> Program:
     "parallelism/few-tokens",
     task="""
 Split `w_in`, `w_out` and `x` so that each device holds at most `most_held` bytes of the three arrays, and
-sends at most `most_sent` bytes in the program, as XLA's partitioner compiles it for CPUs. Answer with three
-specs, or with a dict from names to specs.
+sends at most `most_sent` bytes in the program, as XLA's partitioner compiles it for CPUs. Answer with the three
+specs in this order, or with a dict from names to specs.
 """,
     given=lambda: Setup(
         mesh=make_mesh("outer=4, inner=2"),
@@ -429,14 +429,14 @@ def _with_arrays(program: Program, arrays: tuple[ArraySpec, ...]) -> Program:
 @add(
     "parallelism/fsdp-sends",
     task="""
-Under fully sharded data parallelism, how many bytes does each of the `devices` send for the forward and the
-backward pass of one MLP layer? It has two weights, of shapes `[width, hidden]` and `[hidden, width]`, in
-float32; each is gathered once, and its gradient is reduce-scattered. Answer with a number of bytes, or with
+An MLP layer has two weights in float32, of shapes `[width, hidden]` and `[hidden, width]`. Under fully sharded
+data parallelism each weight is gathered once, and its gradient is reduce-scattered. How many bytes does each of
+the `devices` send for the forward and the backward pass together? Answer with a number of bytes, or with
 text and a unit.
 """,
     given=lambda: Setup(width=4096, hidden=16384, devices=16, tokens=65536),
     hints=(
-        "Which of these numbers does the answer not depend on?",
+        "One of the given numbers has no influence on the answer. Which one?",
         "Each weight is gathered once, and each gradient is as large as its weight.",
         "An all-gather and a reduce-scatter of B bytes each send (n − 1)/n of B.",
     ),
@@ -466,8 +466,8 @@ def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
     task="""
 A gated MLP has three weights, `gate` and `w_in` of shape `[width, hidden]` and `w_out` of shape
 `[hidden, width]`, and computes `(silu(x @ gate) * (x @ w_in)) @ w_out`. Everything is in float32. Below how
-many tokens does tensor parallelism send fewer bytes than data parallelism, for the gradients of the weights
-and of `x`? Under tensor parallelism, XLA for TPUs inserts one all-reduce per pass.
+many tokens does tensor parallelism send fewer bytes than data parallelism? The program computes the gradients
+of the weights and of `x`. Under tensor parallelism, XLA for TPUs inserts one all-reduce per pass.
 """,
     given=lambda: Setup(width=512, hidden=2048, devices=8),
     hints=(
@@ -524,7 +524,7 @@ def _fewest(layouts: Mapping[str, Layout]) -> int:
     "tables/tensor",
     task="""
 Write rules that split the batch over one axis and both weights over the other, so that the program
-takes a single all-reduce.
+needs only a single all-reduce.
 """,
     given=lambda: _training("MLP"),
     hints=(
@@ -592,7 +592,7 @@ def tables_fsdp(setup: Setup, answer: Answer) -> str:
 @add(
     "tables/experts",
     task="""
-Write rules with which every device holds two complete experts, and no expert moves.
+Write rules under which every device holds two complete experts, and no expert moves.
 """,
     given=lambda: _training("mixture of experts"),
     hints=(
@@ -672,19 +672,19 @@ def compiler_origin(setup: Setup, answer: Answer) -> str:
     "compiler/rows",
     task="""
 A program asks for its rows to be split over `data`, with
-`jax.lax.with_sharding_constraint(y, P("data", None))`, and returns the result. It compiles for any number
-of rows. Name a number, from the first to the second in `between`, for which the result really is split.
+`jax.lax.with_sharding_constraint(y, P("data", None))`, and returns the result. JAX 0.10 compiles it for any
+number of rows. Name a number, from the first to the second in `between`, for which the result is really split.
 """,
     given=lambda: Setup(
         mesh=make_mesh("data=4, model=2"), columns=16, between=(1001, 1040)
     ),
     hints=(
-        "What does JAX do with a result whose rows cannot be split evenly? It raises no error.",
+        "If the rows of a result cannot be split evenly, JAX 0.10 raises no error. How is the result split then?",
         "How many devices are there along `data`?",
         "The rows must be a multiple of that number.",
     ),
     solution="1024",
-    why="If the rows of a result cannot be split evenly, JAX does not split them, and gives no warning.",
+    why="If the rows of a result cannot be split evenly, JAX 0.10 does not split them, and gives no warning.",
 )
 def compiler_rows(setup: Setup, answer: Answer) -> str:
     shape = getattr(answer, "shape", answer)
@@ -728,8 +728,8 @@ def _is_product(setup: Setup, pinned: Program) -> bool:
 @add(
     "compiler/pin-the-result",
     task="""
-Write a function of `A` and `B` that returns `A @ B`, and that asks inside for the result to be split as
-`spec` says. `A` and `B` stay as they are.
+Write a function of `A` and `B` that returns `A @ B`, and that requests the sharding `spec` for the result. The
+shardings of `A` and `B` must not change.
 """,
     given=lambda: Setup(
         mesh=make_mesh("U=4, V=2"),
@@ -777,8 +777,8 @@ def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
     "compiler/no-rematerialisation",
     task="""
 To change the spec of `x` from `before` to `after`, XLA's partitioner gathers all of `x` on every device,
-which XLA calls a full rematerialization. Name a spec to go through on the way, with which this does not
-happen and each device sends less.
+which XLA calls a full rematerialization. Name a spec for a step in between, so that this does not happen and
+each device sends less.
 """,
     given=lambda: Setup(
         mesh=make_mesh("U=4, V=2"),
