@@ -52,6 +52,7 @@ def fresh_hints_and_our_own_exercises_alone():
 def test_every_lesson_has_exercises_and_many_ask_for_code():
     asks_for_code = [name for name in NAMES if callable(registry.find(name).solution)]
     assert len(asks_for_code) >= 20
+    assert [int(path.name[:2]) for path in NOTEBOOKS if path.name[0].isdigit()] == LESSONS
     for lesson in LESSONS:
         assert 2 <= len(exercises.names(lesson)) <= 9, lesson
     assert exercises.names("rules") == exercises.names(12)
