@@ -153,14 +153,14 @@ torus, with both directions of the ring in use. Its activations are in bfloat16.
 many devices does the arithmetic take longer than the all-reduce? Take (n − 1)/n as 1.
 """,
     given=lambda: Setup(
-        hidden=53248, peak=459000000000000, link=90000000000, embed=16384
+        hidden=73728, peak=459000000000000, link=90000000000, embed=16384
     ),
     hints=(
         "In the forward pass there are two products and one all-reduce, for the same tokens.",
         "An all-reduce sends twice the bytes of the activations, over two links.",
         "Tokens and `embed` cancel.",
     ),
-    solution="20",
+    solution="28",
     why=(
         "Per token, the products take 4 · embed · hidden / n operations, and the all-reduce sends "
         "4 · embed bytes over two links. So n is at most hidden · 2 · link / peak."

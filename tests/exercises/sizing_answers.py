@@ -56,8 +56,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [*WRONG, corrected_weight, without_correction, wrong_order, without_products, in_a_loop],
     ),
     "far/tensor-degree": (
-        [20, "20", 20.0, np.int64(20), Fraction(20), np.array(20)],
-        [10, 21, 41, 6, 20.88, 20.5, 16, 32, 0, -20, None, [20], "20 devices", 1e9],
+        [28, "28", 28.0, np.int64(28), Fraction(28), np.array(28)],
+        [14, 29, 57, 6, 28.9, 28.5, 16, 32, 0, -28, None, [28], "28 devices", 1e9],
     ),
     "far/mesh": (
         [
