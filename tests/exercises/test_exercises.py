@@ -116,8 +116,13 @@ def literals(path: Path) -> set[str]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "code":
             found.add(source)
-            constants = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
-            found |= {n.value for n in constants if isinstance(n.value, str)}
+            tree = ast.parse(source)
+            # The width in `f"{name:20}"` is a text of the syntax tree, but not of the lesson.
+            formats = [n.format_spec for n in ast.walk(tree) if isinstance(n, ast.FormattedValue)]
+            left_out = {id(n) for spec in formats if spec for n in ast.walk(spec)}
+            constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+            kept = [n.value for n in constants if id(n) not in left_out]
+            found |= {value for value in kept if isinstance(value, str)}
         else:
             found |= set(re.findall(r"`([^`\n]+)`", source))
     return found
