@@ -222,6 +222,13 @@ def test_a_cotangent_is_constrained_once_as_in_the_code(spec: str) -> None:
     assert tried == written == 4
 
 
+def test_the_text_of_a_traced_function_does_not_contain_its_jaxpr() -> None:
+    # jax reads the text whenever it traces the function.
+    fn = as_jaxpr(program(jax.grad(models.widths, argnums=(0, 1, 2)), **WIDTHS)).fn
+    assert "dot_general" in str(fn.jaxpr)
+    assert "dot_general" not in str(fn)
+
+
 def test_the_cotangent_of_a_product_is_its_first_operand() -> None:
     plain = program(jax.grad(models.widths, argnums=(0, 1, 2)), **WIDTHS)
     # x has the shape of the last result, and is the other factor of a gradient.

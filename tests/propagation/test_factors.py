@@ -123,10 +123,33 @@ LOCATIONS = {
 }
 
 
+def module_at(location):
+    return ir.Module.parse(f"module {{}} {location}").operation
+
+
 @pytest.mark.parametrize("name", LOCATIONS)
 def test_locations_from_text(name):
     text, op, stack = LOCATIONS[name]
     assert (source_location(text).op, source_location(text).stack) == (op, stack)
+
+
+@pytest.mark.parametrize("name", LOCATIONS)
+def test_locations_are_read_without_their_name_in_the_text(name, parse):
+    text, _, _ = LOCATIONS[name]
+    assert AttributeCache().location(module_at(text)) == source_location(text)
+
+
+def test_frames_are_printed_once_for_all_names(parse, monkeypatch):
+    frames = '(callsite("f"("/me/a.py":3:1) at "g"("/me/b.py":9:0)))'
+    printed = []
+    frames_of = attributes._frames_of
+    monkeypatch.setattr(attributes, "_frames_of", lambda a: printed.append(a) or frames_of(a))
+    cache = AttributeCache()
+    for number in range(3):
+        op = module_at(f'loc("blocks_{number}/add"{frames})')
+        assert cache.location(op).op == f"blocks_{number}/add"
+        assert cache.location(op).stack == ("a.py:3", "b.py:9")
+    assert len(printed) == 1
 
 
 INNER = (("relu.py:3", "relu"), ("f.py:10", "f"), ("main.py:5", "<module>"))

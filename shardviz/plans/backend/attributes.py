@@ -46,14 +46,14 @@ def call_around(location: Any) -> tuple[int, Any, Any] | None:
     """
     # jaxlib 0.10.0 has one class for all locations; newer versions have one per kind.
     if hasattr(location, "is_a_callsite"):
-        if not location.is_a_callsite() or not location.caller.is_a_name():
+        if not location.is_a_callsite():
             return None
     elif not hasattr(location, "callee"):
         return None
     around = location.caller
-    name = getattr(around, "name_str", "")
-    if not name.startswith(NUMBERED_CALL):
+    if not _is_name(around) or not around.name_str.startswith(NUMBERED_CALL):
         return None
+    name = around.name_str
     return int(name.removeprefix(NUMBERED_CALL)), around.child_loc, location.callee
 
 
@@ -143,21 +143,32 @@ def source_location(location: str) -> SourceLocation:
     name = _NAME.search(location)
     # A location without an operation name begins with a file or a callsite. The first
     # name in a callsite is a function's.
-    named = name is not None and not location.startswith("loc(callsite")
+    if name is None or location.startswith("loc(callsite"):
+        return SourceLocation("", _frames_in(location))
+    around = location[: name.start()] + location[name.end() :]
+    return _located(unescaped(name[1]), _frames_in(around))
+
+
+def _located(name: str, frames: tuple[Frame, ...]) -> SourceLocation:
+    # jax names an unnamed operation by its primitive and a colon.
+    return SourceLocation(name.removesuffix(":"), frames)
+
+
+def _frames_in(location: str) -> tuple[Frame, ...]:
+    """The user's frames in the text of a location without its operation name."""
     frames: dict[Frame, None] = {}  # a dict, because jax repeats some in loops
-    for match in _FRAME.finditer(location):
-        function, file, line = match.groups()
-        if named and name is not None and match.start() == name.start():
-            # The name before the file is that of the operation, not of a function.
-            function = ""
+    for function, file, line in _FRAME.findall(location):
         # "-" is MLIR's file name for a module that was parsed from memory.
         if file != "-" and is_user_file(file):
-            frames[line_in_words(file, line), unescaped(function or "")] = None
-    op = ""
-    if named and name is not None:
-        op = unescaped(name[1])
-    # jax names an unnamed operation by its primitive and a colon.
-    return SourceLocation(op.removesuffix(":"), tuple(frames))
+            frames[line_in_words(file, line), unescaped(function)] = None
+    return tuple(frames)
+
+
+def _is_name(location: Any) -> bool:
+    # jaxlib 0.10.0 has one class for all locations; newer versions have one per kind.
+    if hasattr(location, "is_a_name"):
+        return location.is_a_name()
+    return hasattr(location, "name_str")
 
 
 @lru_cache(maxsize=4096)
@@ -323,26 +334,48 @@ def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(map(factor_name, numbers))
 
 
+class _Converted(dict[Any, T]):
+    """Attribute or type -> its conversion, which is computed when first asked for.
+
+    Args:
+        convert: converts an attribute.
+        missing: the conversion of None, for an operation without the attribute.
+    """
+
+    def __init__(self, convert: Callable[[Any], T], missing: T) -> None:
+        super().__init__({None: missing})
+        self._convert = convert
+
+    def __missing__(self, attribute: Any) -> T:
+        converted = self[attribute] = self._convert(attribute)
+        return converted
+
+
 class AttributeCache:
-    """Converts attributes of a module and its copies. Must not outlive the modules."""
+    """Converts attributes of a module and its copies. Must not outlive the modules.
+
+    Attributes:
+        text_of: converts an attribute to its text; None to `""`.
+        specs_of: converts an attribute that holds one sharding, or one per value, to
+            specs; None to `()`.
+        rule_of: converts the attribute of a sharding rule; None to None.
+        tensor_of: converts a type to shape and dtype; to None if it isn't a tensor's.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, Any], Any] = {}
-
-    def _once(self, convert: Callable[[Any], T], attribute: ir.Attribute) -> T:
-        """Converts an attribute, unless it is in the cache."""
-        key = (convert, attribute)
-        if key not in self._known:
-            self._known[key] = convert(attribute)
-        return self._known[key]
+        # Reading a dict takes a fraction of the time of a call, and a program has tens
+        # of thousands of attributes.
+        self.text_of = _Converted[str](str, "").__getitem__
+        self.specs_of = _Converted[tuple[Spec, ...]](_read_specs, ()).__getitem__
+        self.rule_of = _Converted[ShardingRule | None](read_rule, None).__getitem__
+        tensors = _Converted[tuple[tuple[int, ...], str] | None](_read_tensor, None)
+        self.tensor_of = tensors.__getitem__
+        self._frames_of = _Converted[tuple[Frame, ...]](_frames_of, ()).__getitem__
+        self._located: dict[Any, tuple[SourceLocation, tuple[Call, ...]]] = {}
 
     def text(self, op: ir.Operation, name: str) -> str:
         """The text of an attribute; `""` if the operation has no such attribute."""
         return self.text_of(op.attributes.get(name))
-
-    def text_of(self, attribute: ir.Attribute | None) -> str:
-        """The text of an attribute; `""` for None."""
-        return "" if attribute is None else self._once(str, attribute)
 
     def specs(
         self, op: ir.Operation, name: str = SHARDING_ATTRIBUTE
@@ -350,18 +383,13 @@ class AttributeCache:
         """The specs in a sharding attribute of an operation, one per value, or `()`."""
         return self.specs_of(op.attributes.get(name))
 
-    def specs_of(self, attribute: ir.Attribute | None) -> tuple[Spec, ...]:
-        """The specs in an attribute that holds one sharding, or one per value."""
-        return () if attribute is None else self._once(_read_specs, attribute)
-
     def rule(self, op: ir.Operation) -> ShardingRule | None:
         """The sharding rule of an operation, or None."""
-        attribute = op.attributes.get(RULE_ATTRIBUTE)
-        return None if attribute is None else self._once(read_rule, attribute)
+        return self.rule_of(op.attributes.get(RULE_ATTRIBUTE))
 
     def tensor(self, value: ir.Value) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of a value, or None if it isn't a tensor."""
-        return self._once(_read_tensor, value.type)
+        return self.tensor_of(value.type)
 
     def location(self, op: ir.Operation) -> SourceLocation:
         """The source location of an operation or a value, relative to its function."""
@@ -372,16 +400,29 @@ class AttributeCache:
         return self._placed(op.location)[1]
 
     def _placed(self, location: ir.Location) -> tuple[SourceLocation, tuple[Call, ...]]:
-        key = (SourceLocation, location.attr)
-        if key not in self._known:
+        key = location.attr
+        placed = self._located.get(key)
+        if placed is None:
             around = call_around(location)
             if around is None:
-                self._known[key] = source_location(str(location)), ()
+                placed = self._source(location), ()
             else:
                 number, call, inlined = around
                 at, outer = self._placed(call)
-                self._known[key] = self._placed(inlined)[0], (*outer, Call(number, at))
-        return self._known[key]
+                placed = self._placed(inlined)[0], (*outer, Call(number, at))
+            self._located[key] = placed
+        return placed
+
+    def _source(self, location: Any) -> SourceLocation:
+        if not _is_name(location):
+            return source_location(str(location))
+        # Printing a location takes long. Layers that share the code share the frames.
+        frames = self._frames_of(location.child_loc.attr)
+        return _located(location.name_str, frames)
+
+
+def _frames_of(attribute: ir.Attribute) -> tuple[Frame, ...]:
+    return _frames_in(str(attribute))
 
 
 def _read_tensor(type_: Any) -> tuple[tuple[int, ...], str] | None:

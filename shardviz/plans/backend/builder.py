@@ -199,7 +199,8 @@ class PlanBuilder:
 
     def named(self, values: Iterable[ir.Value]) -> tuple[str, ...]:
         """The plan's names of MLIR values; `""` if unknown."""
-        return tuple([self._by_value.get(v, "") for v in values])
+        name_of = self._by_value.get
+        return tuple([name_of(value, "") for value in values])
 
     def alias(self, values: Iterable[ir.Value], names: Sequence[str]) -> None:
         """Maps MLIR values to names of existing values of the plan."""
@@ -224,14 +225,19 @@ class PlanBuilder:
         ends = {f"operand-{number}": name for number, name in enumerate(operands)}
         for number, name in enumerate(results):
             ends[f"result-{number}"] = name
+        steps = []
         for edge in edges:
             origin = ends.get(edge.source, "")
-            names = dict.fromkeys(ends.get(target, "") for target in edge.targets)
             # Operands and results can be the same value; skip steps from it to itself.
-            to = tuple([name for name in names if name not in ("", origin)])
+            to: dict[str, None] = {}
+            for target in edge.targets:
+                name = ends.get(target, "")
+                if name not in ("", origin):
+                    to[name] = None
             if origin and to:
-                step = Step(edge.number, edge.axis, value.op.name, origin, to)
-                value.steps += (step,)
+                name = value.op.name
+                steps.append(Step(edge.number, edge.axis, name, origin, tuple(to)))
+        value.steps += tuple(steps)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
         """Records the meaning of Shardy's name for an origin."""
@@ -271,9 +277,10 @@ class PlanBuilder:
         name, results = self.take(base_name(shared["op"], opcode)), list(op.results)
         text = self.attributes.text(op, ORIGINS)
         origins = parse_origins(text or self.attributes.text(op, RESULT_ORIGINS))
+        tensor_of = self.attributes.tensor_of
         added, result_names = [], []
         for number, value in enumerate(results):
-            shape, dtype = self.attributes.tensor(value) or ((), "token")
+            shape, dtype = tensor_of(value.type) or ((), "token")
             spec, names = None, {}
             if number < len(specs):
                 spec = specs[number]

@@ -14,7 +14,8 @@ from shardviz.programs.backend.trace import Traced, trace
 from shardviz.programs.program import Program
 
 
-@dataclass(frozen=True, eq=False)
+# Without a `repr`, because jax reads the text of a function that it traces.
+@dataclass(frozen=True, eq=False, repr=False)
 class JaxprFunction:
     """A callable jaxpr that takes and returns the same pytrees as the traced function.
 
