@@ -226,8 +226,8 @@ def zero_devices(setup: Setup, answer: Answer) -> str:
 @add(
     "shard_map/sends",
     task="""
-In a collective matmul, every device multiplies the shard of `A` that it has and passes it on, until all
-devices have had every shard. How many bytes does each device send?
+In a collective matmul, every device multiplies its current shard of `A` and passes it on, until each shard
+has been on every device. How many bytes does each device send?
 """,
     given=lambda: Setup(
         mesh=make_mesh("X=8"),
@@ -235,7 +235,7 @@ devices have had every shard. How many bytes does each device send?
     ),
     hints=(
         "How many bytes does one shard have?",
-        "How often is a shard passed on until every device has had it?",
+        "How often is a shard passed on until it has been on every device?",
         "A device starts with a shard of its own, so there is one step fewer than there are devices.",
     ),
     solution="112 MiB",
@@ -254,13 +254,13 @@ def shard_map_sends(setup: Setup, answer: Answer) -> str:
 @add(
     "shard_map/owner",
     task="""
-In every step each device sends the shard that it has to the device with the next higher id, and the last
-device sends to device 0. After `steps` steps device `holder` has a shard. On which device did that shard
-begin? Answer with an id.
+In every step each device sends its current shard to the device with the next higher id, and the last device
+sends to device 0. After `steps` steps device `holder` holds a shard. On which device did that shard start?
+Answer with an id.
 """,
     given=lambda: Setup(mesh=make_mesh("X=8"), holder=2, steps=5),
     hints=(
-        "Where was that shard one step earlier?",
+        "Which device held that shard one step earlier?",
         "Go back one device for each step.",
         "Before device 0 comes the device with the highest id.",
     ),
@@ -282,8 +282,8 @@ def shard_map_owner(setup: Setup, answer: Answer) -> str:
 @add(
     "ring/sends",
     task="""
-In ring attention, the shards of `k` and `v` are passed on until every device has had all of them. How many
-bytes does each device send?
+In ring attention, the devices pass on the shards of `k` and `v` until each shard has been on every device.
+How many bytes does each device send?
 """,
     given=lambda: Setup(
         mesh=make_mesh("seq=16"),
@@ -292,7 +292,7 @@ bytes does each device send?
     ),
     hints=(
         "How many bytes of the two does a device hold at first?",
-        "How many steps does it take until every device has had every shard?",
+        "After how many steps has every shard been on every device?",
         "In each step a device sends one shard of both.",
     ),
     solution="240 MiB",
@@ -425,7 +425,7 @@ def cache_step_seconds(setup: Setup, answer: Answer) -> str:
     "pipeline/microbatches",
     task="""
 In a pipeline of `stages` stages, each stage may be idle for at most `percent` percent of all ticks. How
-many microbatches does that take at least?
+many microbatches does that need at least?
 """,
     given=lambda: Setup(stages=8, percent=10),
     hints=(
@@ -488,9 +488,9 @@ def pipeline_seconds(setup: Setup, answer: Answer) -> str:
 @add(
     "slices/network-bytes",
     task="""
-Each chip of these four slices has computed a `gradient`, and each needs the sum of all of them. It is
-made by a reduce-scatter inside each slice, an all-reduce between the slices, and an all-gather inside each
-slice. How many bytes does each chip send over the network between the slices, if that all-reduce runs on
+Each chip of these four slices has computed a `gradient`, and each needs the sum over all chips. The chips
+run a reduce-scatter inside each slice, an all-reduce between the slices, and an all-gather inside each slice.
+How many bytes does each chip send over the network between the slices, if that all-reduce runs on
 a ring?
 """,
     given=lambda: Setup(
@@ -572,14 +572,14 @@ def slices_tokens(setup: Setup, answer: Answer) -> str:
 @add(
     "experts/dropped",
     task="""
-On one device, `chosen` says how many tokens chose each of the four experts. Each expert has `capacity`
-places for the tokens of this device. How many of them are dropped?
+On one device, `chosen` counts the tokens that chose each of the four experts. Each expert has `capacity`
+places for the tokens of this device. How many of the tokens are dropped?
 """,
     given=lambda: Setup(chosen=(100, 36, 70, 50), capacity=72),
     hints=(
         "An expert with fewer tokens than places drops none.",
         "Empty places at one expert are of no use to tokens that chose another.",
-        "Add up what is over capacity.",
+        "For each expert count the tokens over capacity, and add up these numbers.",
     ),
     solution="28",
     why="Only the first expert is chosen by more tokens than it has places for.",
@@ -595,16 +595,16 @@ def experts_dropped(setup: Setup, answer: Answer) -> str:
 @add(
     "experts/sent-bytes",
     task="""
-Each of the `devices` has one expert, and an array `boxes` of what it has for all of them; its dimensions
-are expert, place and embedding. How many bytes does each device send in two all-to-alls, one to the
+Each of the `devices` has one expert, and an array `boxes` with its tokens for all experts. The dimensions of
+`boxes` are expert, place and embedding. How many bytes does each device send in two all-to-alls, one to the
 experts and one back?
 """,
     given=lambda: Setup(
         devices=8, boxes=make_array("boxes", (8, 128, 4096), dtype="bfloat16")
     ),
     hints=(
-        "All places are sent, whether they are taken or not.",
-        "A device keeps what is for its own expert.",
+        "All places are sent, occupied or not.",
+        "A device keeps the box for its own expert.",
         "The way back has the same size.",
     ),
     solution="14 MiB",
@@ -687,7 +687,7 @@ The axes of this mesh are Explicit. Which of the operations does JAX refuse? Ans
     hints=(
         "An axis can split a result only once, and both operands of a sum must be split alike.",
         "If both factors are split along the dimension that is summed over, how should the result be split?",
-        "`sv.plan(sv.program(function, A, B, mesh=mesh)).error` says whether an operation is refused, and why.",
+        "`sv.plan(sv.program(function, A, B, mesh=mesh)).error` shows whether JAX refuses an operation, and why.",
     ),
     solution="total, outer, inner",
     why=(

@@ -673,7 +673,7 @@ of `softmax(q @ k.T) @ v`, in which row `i` attends to rows `0` to `i`. Keys and
     hints=(
         "Keep the largest score, the sum of the weights and the mix, and rescale them in each step.",
         "The mask needs the rows' and columns' places in the whole sequence.",
-        "In the first step a device has its own keys, so no row is without a score.",
+        "In the first step a device has its own keys, so every row has at least one score.",
     ),
     solution=_ring_attention,
     why="A device holds the scores of one shard of keys at a time, and the running sums correct each other.",
@@ -750,8 +750,8 @@ def _tick(w: Any, h: Any) -> Any:
 @add(
     "pipeline/tick",
     task="""
-Write one tick of a pipeline: each device applies its layer, `maximum(h @ w, 0)`, to the activations `h` that
-it has, and passes the result to the next device along `x`; the last one passes it to the first. Both arguments
+Write one tick of a pipeline: each device applies its layer, `maximum(h @ w, 0)`, to its activations `h`, and
+passes the result to the next device along `x`; the last one passes it to the first. Both arguments
 have a first dimension of size 1 on each device, and so has the result.
 """,
     given=lambda: Setup(
@@ -760,7 +760,7 @@ have a first dimension of size 1 on each device, and so has the result.
         most=64 * KIB,
     ),
     hints=(
-        "Apply the layer first; what is sent, `h` or the result?",
+        "Apply the layer first. Does the next device need `h` or the result?",
         "`jax.lax.ppermute` takes pairs of places, from and to.",
         "There are four pairs, and the last one leads back to the first place.",
     ),
@@ -800,7 +800,7 @@ and needs the whole sum of all eight. Over collectives that involve the axis `sl
     ),
     hints=(
         "Add within a slice before anything crosses the network.",
-        "After that, four chips of a slice have the same sum; why should all of them send all of it?",
+        "After that, the four chips of a slice need the same sum. Can each of them send only a part of it?",
         "Split the sum among the chips first, cross the network, and collect at the end.",
     ),
     solution=_by_slice,
@@ -890,7 +890,7 @@ Write a function of `A` and `B` that JAX accepts, and whose result is the produc
         "`jnp.matmul` has `out_sharding=`, which takes a PartitionSpec.",
     ),
     solution=_chosen_result,
-    why="Each device has a partial sum, and `out_sharding` says that it should end with its rows of the sum.",
+    why="Each device has a partial sum, and `out_sharding` requests its rows of the sum.",
 )
 def explicit_chosen_result(setup: Setup, answer: Answer) -> str:
     function = check_function(setup, answer)
