@@ -343,7 +343,14 @@ def collectives_all_reduce_sends(setup: Setup, answer: Answer) -> str:
 def _read_specs(
     answer: Answer, arrays: tuple[ArraySpec, ...], mesh: MeshSpec
 ) -> tuple[ArraySpec, ...]:
-    """Returns arrays with the specs of an answer: a dict, one spec each, or a program."""
+    """Returns `arrays` with the specs of an answer.
+
+    The answer can be a dict from names to specs, one spec per array, or a program.
+
+    Raises:
+        Wrong: for an answer in another form.
+        ShardvizError: if an array cannot be laid out with its spec.
+    """
     answer = opened(answer)
     names = [array.name for array in arrays]
     if isinstance(answer, Program):
@@ -450,11 +457,11 @@ def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1 / 2: "that is the forward pass alone; the gradients move as well.",
         3 / 2: "that counts three passes, but here each weight is gathered only once.",
-        16 / 15: "that is all parts, but each device already has its own part of 16.",
+        16 / 15: "that counts all 16 parts, but each device already has one of them.",
         16: "that is what all devices send together.",
         8 / 15: "that is the size of the weights, not what a device sends of them.",
         1 / 4: "that is for one weight and one pass.",
-        1 / 16: "that is one step of the ring, both ways.",
+        1 / 15: "that is a single step of each collective on the ring.",
     }
     weights = 2 * setup.width * setup.hidden * 4
     right = 2 * (setup.devices - 1) / setup.devices * weights
@@ -471,7 +478,7 @@ of the weights and of `x`. Under tensor parallelism, XLA for TPUs inserts one al
 """,
     given=lambda: Setup(width=512, hidden=2048, devices=8),
     hints=(
-        "Data parallelism reduces the gradients of all three weights. How many numbers are they?",
+        "Data parallelism reduces the gradients of all three weights. How many numbers is that?",
         "Tensor parallelism reduces one array per pass, of shape `[tokens, width]`.",
         "Every reduced number costs the same, so compare the two counts. Does `width` matter?",
     ),

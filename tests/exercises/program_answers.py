@@ -183,7 +183,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "1.007 GB", 1006632960.0,
         ],
         [
-            "480 MiB", "1440 MiB", "1 GiB", "15 GiB", "512 MiB", "240 MiB", "60 MiB", 960, "960 MB",
+            "480 MiB", "1440 MiB", "1 GiB", "15 GiB", "512 MiB", "240 MiB", "64 MiB", 960, "960 MB",
             "2 GiB", -1, None, "960 miles",
         ],
     ),
