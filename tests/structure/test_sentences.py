@@ -15,6 +15,7 @@ ROOT = Path(shardviz.__file__).parent
 # An example of the gallery has its name beside it, and an exercise its task, hints and solution.
 ELSEWHERE = (
     "gallery/",
+    "exercises/costs.py",
     "exercises/layouts.py",
     "exercises/programs.py",
     "exercises/short.py",
