@@ -6,6 +6,7 @@ are made from lead to the pages: a page that is read in the repository is right 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -58,8 +59,8 @@ MODULES = (
     "shardviz.exercises",
 )
 _SCREENSHOT = re.compile(r"(!\[[^\]]*\])\(([^)]*)-light\.png\)")
-# Nothing that a lesson may have defined itself, such as a dict of programs.
-_GALLERY_EXPLORER = re.compile(r'sv\.explore\((puzzles\.get\("[^"]*"\))?\)')
+# The names in a cell that a lesson cannot have defined itself.
+_GALLERY_NAMES = {"sv", "puzzles"}
 _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 
 
@@ -291,14 +292,19 @@ def _write(path: Path, text: str) -> None:
 
 
 def is_gallery_explorer(code: str) -> bool:
-    """Whether a cell opens the Explorer of something that needs nothing but the gallery.
+    """Whether a cell opens an Explorer, and needs only shardviz and its gallery.
 
     >>> is_gallery_explorer("sv.explore()"), is_gallery_explorer("sv.explore(my_step)")
     (True, False)
     >>> is_gallery_explorer('sv.explore(puzzles.get("fsdp, gradient"))')
     True
+    >>> is_gallery_explorer('sv.explore([sv.array("x", (8, 8), spec="data")], mesh="data=4")')
+    True
     """
-    return _GALLERY_EXPLORER.fullmatch(code) is not None
+    if not code.startswith("sv.explore("):
+        return False
+    nodes = list(ast.walk(ast.parse(code)))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} <= _GALLERY_NAMES
 
 
 def write_lists(lessons: list[Lesson]) -> None:
