@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.made_pages import extension
 from tests.notebooks import minutes
 from tests.notebooks.minutes import MAIN_LESSONS, Minutes, counted, stated
 
@@ -58,6 +59,10 @@ def test_the_course_states_the_times_of_its_lessons_and_their_sums():
     chosen = [int(number) for number in re.findall(r"\d+", day[1])]
     assert day[2] == in_hours(sum(main[number] for number in chosen))
     assert sum(main[number] for number in chosen) <= 360
+
+
+def test_the_site_lists_the_same_lessons_as_the_main_course():
+    assert extension("site_pages").COURSE == MAIN_LESSONS
 
 
 def test_the_rates_that_the_course_states_are_those_counted_with():
