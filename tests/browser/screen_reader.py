@@ -82,7 +82,7 @@ _STAGE = _rows(
     ),
     (rf"^{COUNT} arrays?", "arrays"),
     (r"(?:^|, )(\d[\d,]* [a-z-]*-[a-z-]*)\b", "kinds {1}"),
-    (rf"{SIZE} per device", "collective bytes {1}"),
+    (rf"{SIZE} sent per device", "collective bytes {1}"),
     (rf"{COUNT} values, {COUNT} split", "values; values split"),
 )  # fmt: skip
 _LEAST = _rows(
@@ -179,7 +179,7 @@ PLACES = (
         (rf"^{SIZE}", "row {0}"),
     )),
     Place(".sv-cstrip", "", _rows(
-        (rf"{SIZE} per device", "chosen"),
+        (rf"{SIZE} sent per device", "chosen"),
         (rf"· ≥ {TIME}", "chosen time"),
     )),
     Place(".sv-collectives", "", ()),

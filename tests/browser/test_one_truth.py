@@ -118,7 +118,7 @@ def _of_stage(stage: str, collectives: tuple[Collective, ...] | None) -> dict[st
     things = (f"{thing} {stage}" for thing in ("collectives", "collective bytes", "kinds"))
     if collectives is None:
         return dict.fromkeys(things)
-    sizes = [c.bytes_per_device * (c.trips or 1) for c in collectives]
+    sizes = [(c.sent_bytes or 0) * (c.trips or 1) for c in collectives]
     kinds = [c.kind for c in collectives]
     counts = {f"{kinds.count(kind)} {kind}" for kind in kinds}
     facts = dict(zip(things, (len(sizes), sum(sizes), counts), strict=True))

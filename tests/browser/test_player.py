@@ -169,8 +169,8 @@ def test_a_saved_page_plays_its_largest_collectives(page, tmp_path):
     made = explorer(name)
     opened(page, made, tmp_path)
     assert play_largest(page)
-    largest = max(made.plan.collectives, key=lambda c: c.bytes_in_all)
-    expect(page.locator(".sv-ptitle")).to_contain_text(f"{largest.kind} of ")
+    largest = max(made.plan.collectives, key=lambda c: c.drawn_bytes)
+    expect(page.locator(".sv-ptitle")).to_contain_text(f"{largest.kind} that sends ")
     page.keyboard.press("End")
     held = page.evaluate(HELD)
     assert all(set(device.values()) == {len(held)} for device in held), "every sum is complete"

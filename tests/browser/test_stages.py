@@ -147,7 +147,7 @@ def test_stages_and_changes_open_their_tables(page, tmp_path):
     assert cells.locator(".sv-stagename").all_inner_texts() == names
     states = [c.get_attribute("data-state") for c in cells.all()]
     assert states == ["live", "estimate", "live", "live", "none"]
-    expect(cells.nth(3).locator(".sv-stagetext")).to_have_text("3 · 3.8 MiB")
+    expect(cells.nth(3).locator(".sv-stagetext")).to_have_text("3 · 4.4 MiB")
     assert len({round(c.bounding_box()["y"]) for c in cells.all()}) == 1
     # The latest stage; every row says what became of it.
     expect(cells.nth(3)).to_have_attribute("aria-pressed", "true")
@@ -208,7 +208,7 @@ def test_a_row_of_all_layers_expands_with_the_mouse_and_the_keys(page, tmp_path)
     assert found[0][1:] == ["all-reduce × 16▸", "model", "block.py:59, 67 einsum"]
     # Without a compile there is no column for what became of them.
     assert page.locator(".sv-ctable th").all_inner_texts() == [
-        "total per step", "collective", "over", "from",
+        "sent per step", "collective", "over", "from",
     ]  # fmt: skip
     bar = page.locator(".sv-crow .sv-fill").first
     axis = page.locator(".sv-crow .sv-axisdot").first

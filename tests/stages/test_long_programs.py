@@ -28,7 +28,7 @@ def test_the_text_of_its_plan_has_the_largest_first(plan):
     layers = f"blocks_{{0..{LAYERS - 1}}}"
     assert f"{LAYERS} × 4 KiB f32 all-reduce over model · train_step.py" in words
     assert f"{layers}/Mlp_0/" in words
-    sizes = [c.items[0].bytes_in_all * len(c.items) for c in fold_collectives(plan.collectives)]
+    sizes = [c.items[0].drawn_bytes * len(c.items) for c in fold_collectives(plan.collectives)]
     assert sizes == sorted(sizes, reverse=True)
 
 
