@@ -23,6 +23,7 @@ class Refusal(Fact):
         code: a short name of the reason, such as `"values differ"`.
         edits: the edits that were made.
 
+    >>> from shardviz.advise.candidates import ValuesDiffer
     >>> ValuesDiffer((), "output[0] differs").code
     'values differ'
     """
@@ -173,11 +174,12 @@ class Candidate(Displayed):
         values: the comparison of the results with the original's on simulated devices;
             its `.ok` is None if they could not be compared. None before the comparison.
 
+    >>> import shardviz as sv
+    >>> from shardviz.types import Candidate, Collective
     >>> from shardviz.advise.edits import Donate
-    >>> from shardviz.base.mesh import make_mesh
-    >>> program = Program(abs, (), make_mesh(data=2))
+    >>> program = sv.Program(abs, (), sv.mesh(data=2))
     >>> gather = Collective("all-gather", ("data",), 800, group_size=2)
-    >>> report = Report("abs", "cpu × 2", collectives=(gather,))
+    >>> report = sv.Report("abs", "cpu × 2", collectives=(gather,))
     >>> Candidate((Donate((0,)),), program, report, report).bytes
     400
     """
@@ -263,6 +265,8 @@ class Changes(tuple[Candidate, ...], Displayed):
         advice: code to add by hand, which was not tried.
         untried: how many changes were not tried when the budget ran out.
 
+    >>> from shardviz.advise.candidates import ValuesDiffer
+    >>> from shardviz.types import Changes
     >>> Changes.of([], refused=[ValuesDiffer((), "output differs")]).refused[0].code
     'values differ'
     """

@@ -75,8 +75,9 @@ class Expectation:
         compile: function that compiles a Program for a target.
         plan: function that plans a Program.
 
-    >>> from shardviz.axis_rules.audit import audit
-    >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+    >>> import shardviz as sv
+    >>> from shardviz.types import Expectation
+    >>> model = sv.audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "data=2, model=2")
     >>> Expectation(model).sharded(at_least=0.9).at_most("1 KiB", per="device")
     Expectation(the audit on data=2, model=2)
     """
@@ -549,8 +550,8 @@ def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
 
     Also true if the replica groups are unknown.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> mesh = make_mesh(data=2, model=2)
+    >>> import shardviz as sv
+    >>> mesh = sv.mesh(data=2, model=2)
     >>> crosses(Collective("all-reduce", ("data",), 4), "model", mesh)
     False
     >>> diagonal = Collective("collective-permute", (), 4, groups=((0, 3), (3, 0)))

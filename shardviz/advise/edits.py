@@ -35,6 +35,7 @@ class Edit(Fact):
     Attributes:
         code: a short name of the kind of edit, such as `"argument"`.
 
+    >>> from shardviz.advise.edits import Donate
     >>> Donate((0,)).code
     'donate'
     """
@@ -78,9 +79,9 @@ class SplitArgument(ProgramEdit):
         spec: the new spec.
         before: the old spec; None if there was none.
 
+    >>> import shardviz as sv
     >>> from shardviz.base.array_spec import ArraySpec
-    >>> from shardviz.base.mesh import make_mesh
-    >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
+    >>> program = Program(abs, (ArraySpec("x", (8,)),), sv.mesh(data=4))
     >>> edit = SplitArgument("x", Spec.parse("data"))
     >>> edit.to_paste(edit.apply(program))
     "in_specs = (P('data'),)"
@@ -198,10 +199,10 @@ class ConstrainValue(FunctionEdit):
         has_other_shapes: whether the line also runs with other shapes, for example in
             other layers of a model.
 
+    >>> import shardviz as sv
     >>> value = {"shape": (8,), "source": "f.py:3", "spec": Spec.parse("data")}
-    >>> from shardviz.base.mesh import make_mesh
     >>> from shardviz.base.mesh_context import MeshContext
-    >>> mesh = make_mesh(data=4)
+    >>> mesh = sv.mesh(data=4)
     >>> set_mesh = Program(abs, (), mesh, context=MeshContext(abstract=mesh))
     >>> ConstrainValue("exp", "y", **value).to_paste(set_mesh)
     "y = jax.lax.with_sharding_constraint(y, P('data'))  # f.py:3"

@@ -104,8 +104,9 @@ class Lock(Plain):
         device_order: the device at each position of the mesh, as text; `""` if the
             devices are in the order of their ids.
 
-    >>> from shardviz.axis_rules.audit import audit
-    >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
+    >>> import shardviz as sv
+    >>> from shardviz.advise.lock import lock_audit
+    >>> model = sv.audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
     >>> lock_audit(model).arrays["w"]
     "float32[8, 4] P(None, 'model')"
     """
@@ -164,6 +165,7 @@ class Lock(Plain):
         Raises:
             ProgramError: if this lock has collectives and `new` has none.
 
+        >>> from shardviz.types import Lock
         >>> lock = Lock("f", "data=2", {})
         >>> lock.diff(lock).same
         True
@@ -225,8 +227,8 @@ def folded_layers(by_name: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def lock_audit(audit: Audit) -> Lock:
     """Returns a lock of an audit's arrays.
 
-    >>> from shardviz.axis_rules.audit import audit
-    >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
+    >>> import shardviz as sv
+    >>> lock_audit(sv.audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
     Lock(audit on model=2: 1 array)
     """
     arrays: dict[str, str] = {}
@@ -248,9 +250,9 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     Raises:
         ProgramError: if the partitioner's collectives are unknown.
 
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
     >>> from shardviz.plans.plan_values import PlannedOp
-    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> plan = Plan("f", sv.mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
     >>> lock_plan(plan)
     Lock(f on data=2: 1 array)
     """
@@ -332,8 +334,8 @@ def device_order(mesh: MeshSpec) -> str:
 
     Devices are numbered from 0, because ids differ from machine to machine.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
+    >>> import shardviz as sv
+    >>> device_order(sv.mesh("data=4", device_ids=[10, 12, 11, 13]))
     '0, 2, 1, 3'
     """
     # Unlike the ids, their ranks do not depend on the first id.

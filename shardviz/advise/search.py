@@ -163,6 +163,7 @@ class Search(tuple[Candidate, ...], Displayed):
         plans: all planned points, fewest bytes first.
         limit: the bytes available per device; None if unknown.
 
+    >>> from shardviz.types import Search
     >>> Search.of([], ended="seconds").exhaustive
     False
     """

@@ -88,9 +88,10 @@ class Audit(Displayed, Fact):
         unplaced: names of live arrays that are not on all devices of the mesh but have
             a spec for it; their rows have that spec's layout.
 
-    >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
-    >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
-    ...               table, make_mesh(data=4, model=2))
+    >>> import shardviz as sv
+    >>> table = sv.Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
+    >>> found = sv.audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
+    ...               table, sv.mesh(data=4, model=2))
     >>> found.bytes_per_device, [u.index for u in found.unused_rules], found.unmatched
     (2613248, [2], (Unmatched(name='embd', nearest='embed', arrays=('wo',)),))
     """
@@ -295,7 +296,8 @@ class Audit(Displayed, Fact):
         Raises:
             ShardvizError: the dialect cannot read this kind of table.
 
-        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> import shardviz as sv
+        >>> found = sv.audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> found.under("nnx").rows[0].spec
         P('embed', 'model')
         """
@@ -320,7 +322,8 @@ class Audit(Displayed, Fact):
         Raises:
             ShardvizError: `other` is neither.
 
-        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> import shardviz as sv
+        >>> found = sv.audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> print(found.diff("nnx").rows[0].why)
         Dimension 0: linen finds no rule that applies; nnx has no rule for its name and takes
         that for a mesh axis.
@@ -339,7 +342,8 @@ class Audit(Displayed, Fact):
         Raises:
             LayoutError: no path, or more than one path, ends with `path`.
 
-        >>> found = audit({"mlp": {"wi": ((8,), "embed")}}, [("embed", "x")], "x=2")
+        >>> import shardviz as sv
+        >>> found = sv.audit({"mlp": {"wi": ((8,), "embed")}}, [("embed", "x")], "x=2")
         >>> found["wi"].path
         'mlp/wi'
         """
@@ -371,7 +375,8 @@ class Audit(Displayed, Fact):
         Raises:
             LayoutError: no path, or more than one path, ends with `path`.
 
-        >>> found = audit([("w", (8, 8), None)], [("mlp", "x")], "x=2")
+        >>> import shardviz as sv
+        >>> found = sv.audit([("w", (8, 8), None)], [("mlp", "x")], "x=2")
         >>> print(found.why("w").splitlines()[1])
         Each device holds 256 B of it: 2 copies, along x.
         """

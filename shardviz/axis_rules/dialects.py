@@ -23,6 +23,7 @@ class Dialect(Plain):
         name: the name that users pass, as in `dialect="linen"`.
         library: the library's name in sentences.
 
+    >>> from shardviz.types import Dialect
     >>> Dialect.of("MaxText") is Dialect.MAXTEXT
     True
     """

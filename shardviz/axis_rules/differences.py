@@ -22,9 +22,9 @@ class SpecDifference(Fact):
         dimensions: the dimensions that differ; `(None,)` if the array's spec was
             decided as a whole, not per dimension.
 
-    >>> from shardviz.axis_rules.audit import audit
-    >>> found = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")
-    >>> [one.dimensions for one in found.diff(audit([("w", (8,), "mlp")], [], "x=2"))]
+    >>> import shardviz as sv
+    >>> found = sv.audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")
+    >>> [one.dimensions for one in found.diff(sv.audit([("w", (8,), "mlp")], [], "x=2"))]
     [(0,)]
     """
 
@@ -63,6 +63,7 @@ class AuditDiff(Displayed):
         alike: number of arrays that both audits split in the same way.
         missing: paths of arrays that are in only one of the audits.
 
+    >>> from shardviz.types import AuditDiff
     >>> print(AuditDiff((), ("linen", "nnx"), 3).explain())
     0 of 3 arrays differ between linen and nnx.
     """
@@ -94,8 +95,8 @@ def compare_rows(
 ) -> AuditDiff:
     """Compares the specs in two audits, pairing arrays by path.
 
-    >>> from shardviz.axis_rules.audit import audit
-    >>> found = audit([("w", (8, 8), "embed mlp")], "mlp->model; embed->None; embed->data",
+    >>> import shardviz as sv
+    >>> found = sv.audit([("w", (8, 8), "embed mlp")], "mlp->model; embed->None; embed->data",
     ...               "data=2, model=2")
     >>> print(found.diff("nnx").rows[0].why)
     Dimension 0: linen takes rule 2 (embed → None); nnx takes rule 3 (embed → data).

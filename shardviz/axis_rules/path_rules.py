@@ -52,6 +52,8 @@ class PathResolution(Displayed):
         mesh: the mesh that verdicts are checked against, or None.
         shape: the shape that verdicts are checked against, or None.
 
+    >>> from shardviz.axis_rules.path_rules import resolve_path
+    >>> from shardviz.types import PathRules
     >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
     >>> print(resolve_path("mlp/0/kernel", table).explain())
     mlp/0/kernel → P(None, 'model')  (regex, 2 patterns)

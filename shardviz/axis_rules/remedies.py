@@ -344,8 +344,12 @@ class Remedy(Fact):
         leaves_unsplit: True if the array currently fails, and the edit only makes it
             valid by leaving it unsplit.
 
+    >>> import shardviz as sv
+    >>> from shardviz.axis_rules.remedies import RemoveLine
+    >>> from shardviz.axis_rules.rules import Rule
+    >>> from shardviz.types import Remedy
     >>> action = RemoveLine((Rule("embed", ()),), 0)
-    >>> Remedy(action, Rules(), ("embed",), Spec(((),))).edit
+    >>> Remedy(action, sv.Rules(), ("embed",), sv.Spec(((),))).edit
     'Remove rule 1 (embed → None)'
     """
 
@@ -483,8 +487,11 @@ class Remedies(Displayed, Sequence[Remedy]):
         want: the request.
         why: why there is no remedy; None if there is one.
 
+    >>> import shardviz as sv
+    >>> from shardviz.axis_rules.remedies import AlreadySplit, SplitWish
+    >>> from shardviz.types import Remedies
     >>> wish = SplitWish("w")
-    >>> remedies = Remedies((), wish, AlreadySplit(wish, Spec.parse("x")))
+    >>> remedies = Remedies((), wish, AlreadySplit(wish, sv.Spec.parse("x")))
     >>> len(remedies), remedies.reason
     (0, "Nothing to change: w is split as P('x').")
     """

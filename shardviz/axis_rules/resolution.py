@@ -55,8 +55,9 @@ class Resolution(Displayed):
         winners: for each dimension, the index of the rule that decided, or None.
         spec: the resulting Spec.
 
-    >>> rules = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
-    >>> found = resolve(("embed", "mlp"), rules)
+    >>> import shardviz as sv
+    >>> rules = sv.Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
+    >>> found = sv.resolve(("embed", "mlp"), rules)
     >>> str(found.spec)
     "P(None, 'model')"
     >>> print(found.decisions[0].verdicts[1].reason)
@@ -197,7 +198,8 @@ class Resolution(Displayed):
         Raises:
             ShardvizError: the request cannot be parsed.
 
-        >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
+        >>> import shardviz as sv
+        >>> found = sv.resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
         >>> found.remedies("split 0")[0].edit
         'Move rule 2 (embed → model) before rule 1'
         """

@@ -85,7 +85,8 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     A tuple subclass, because `nn.logical_axis_rules(rules)` accepts only tuples.
 
-    >>> table = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
+    >>> import shardviz as sv
+    >>> table = sv.Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
     >>> len(table), str(table[1]), table.logical_names
     (3, 'mlp → (model, expert)', ('batch', 'mlp', 'embed'))
     """
@@ -130,7 +131,8 @@ class Rules(Displayed, tuple[Rule, ...]):
         Raises:
             RuleError: the text cannot be parsed; the message has the position.
 
-        >>> print(Rules.parse("batch -> data\\nembed -> None"))
+        >>> import shardviz as sv
+        >>> print(sv.Rules.parse("batch -> data\\nembed -> None"))
         batch → data
         embed → None
         """
@@ -222,6 +224,7 @@ class PathRules(Displayed):
         entries: the rules, in order.
         mesh: the mesh of a `LayoutMap`, or None.
 
+    >>> from shardviz.types import PathRules
     >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
     >>> len(table), str(table[0].spec)
     (2, "P(None, 'model')")

@@ -71,6 +71,8 @@ class Verdict(Fact):
         rule: the index of the line in the table, from 0.
         line: the line itself: a Rule or a PathRule.
 
+    >>> from shardviz.axis_rules.rules import Rule
+    >>> from shardviz.axis_rules.verdicts import DecidedBefore
     >>> verdict = DecidedBefore(4, Rule("embed", ("data",)), by_rule=3)
     >>> verdict
     Verdict(rule 5, embed → data: dimension already decided)
@@ -363,8 +365,8 @@ class Decision(Fact):
         rules: the table.
         dialect: the library that reads the table.
 
-    >>> from shardviz.axis_rules.resolution import resolve
-    >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
+    >>> import shardviz as sv
+    >>> decision = sv.resolve("embed mlp", [("mlp", "model")]).decisions[1]
     >>> decision
     Decision(dimension 1, mlp → model by rule 1)
     >>> decision.axes, decision.rule, decision.deciding.kind

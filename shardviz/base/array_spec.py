@@ -88,7 +88,8 @@ class ArraySpec(Displayed):
         LayoutError: for an invalid shape or dtype.
         RuleError: for logical names that do not fit the shape.
 
-    >>> ArraySpec("w", (512, 2048), "embed mlp", "bfloat16").bytes
+    >>> import shardviz as sv
+    >>> sv.ArraySpec("w", (512, 2048), "embed mlp", "bfloat16").bytes
     2097152
     """
 

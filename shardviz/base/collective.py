@@ -113,6 +113,7 @@ class Collective(Plain):
             sum used only in additions; else `""`.
         parts: the axes that the groups cover only in part, such as 2 of data=4.
 
+    >>> from shardviz.types import Collective
     >>> reduce = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> reduce
     Collective(all-reduce over model, sends 4 KiB, block.py:31)
@@ -168,6 +169,8 @@ class Collective(Plain):
     def over(self) -> str:
         """The mesh axes as a phrase, such as ` over data × model`; `""` if none.
 
+        >>> from shardviz.base.cause import AxisPart
+        >>> from shardviz.types import Collective
         >>> part = AxisPart("data", 2, 4)
         >>> Collective("all-reduce", ("data:(1)2", "model"), 4, parts=(part,)).over
         ' over 2 of 4 along data × model'
@@ -231,6 +234,7 @@ class Collective(Plain):
     def words(self) -> str:
         """A one-line summary: kind, bytes sent, mesh axes, value and source line.
 
+        >>> from shardviz.types import Collective
         >>> loop = {"source": "f.py:3", "value": "dot", "trips": 4, "group_size": 4}
         >>> Collective("all-gather", ("data",), 512, **loop).words
         'all-gather that sends 384 B × 4 over data for dot (f.py:3)'
@@ -253,6 +257,7 @@ class Collective(Plain):
     def dtype(self) -> str:
         """The element type of the sent data; `""` if unknown or if there are several.
 
+        >>> from shardviz.types import Collective
         >>> Collective("all-reduce", ("data",), 4096, shape="(f32[512], f32[512])").dtype
         'f32'
         """

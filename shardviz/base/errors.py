@@ -28,7 +28,8 @@ from typing import Any
 class ShardvizError(ValueError):
     """The base class of shardviz's errors. Messages can be shown to users unchanged.
 
-    >>> issubclass(ShardvizError, ValueError)
+    >>> import shardviz as sv
+    >>> issubclass(sv.ShardvizError, ValueError)
     True
     """
 
@@ -98,7 +99,8 @@ class ContractError(AssertionError):
 
     An invalid expectation, such as one on an unknown axis, is a ShardvizError.
 
-    >>> issubclass(ContractError, AssertionError), issubclass(ContractError, ShardvizError)
+    >>> import shardviz as sv
+    >>> issubclass(sv.ContractError, AssertionError), issubclass(sv.ContractError, sv.ShardvizError)
     (True, False)
     """
 
@@ -122,6 +124,7 @@ def needed_by(feature: str) -> Iterator[None]:
     Raises:
         MissingPackage: if an import fails because a package is not installed.
 
+    >>> import shardviz as sv
     >>> with needed_by("sv.plot"):
     ...     import a_package_that_is_not_there
     Traceback (most recent call last):

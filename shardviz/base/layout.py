@@ -174,7 +174,8 @@ class Layout(Displayed):
         request: the Request with the array's name and its rules; None for the layout of
             a bare shape or a live array.
 
-    >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
+    >>> import shardviz as sv
+    >>> layout = sv.layout((8, 4), sv.Spec.parse("data, model"), sv.MeshSpec(("data", "model"), (4, 2)))
     >>> layout.shard_shape, layout.replicas, layout.box(3)
     ((2, 2), 1, (slice(2, 4, None), slice(2, 4, None)))
     """

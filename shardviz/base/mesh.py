@@ -77,7 +77,8 @@ class MeshSpec(Displayed):
     Raises:
         MeshError: for invalid names, sizes, types or ids.
 
-    >>> mesh = MeshSpec(("data", "model"), (4, 2))
+    >>> import shardviz as sv
+    >>> mesh = sv.MeshSpec(("data", "model"), (4, 2))
     >>> mesh.size, mesh.shape["model"], mesh.device_ids[1].tolist()
     (8, 2, [2, 3])
     """

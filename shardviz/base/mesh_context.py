@@ -47,8 +47,9 @@ class MeshContext(Displayed):
             entered.
         rules: the rules of flax's `nn.logical_axis_rules`, unchanged.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> context = MeshContext(legacy=(make_mesh(x=2, y=4),))
+    >>> import shardviz as sv
+    >>> from shardviz.types import MeshContext
+    >>> context = MeshContext(legacy=(sv.mesh(x=2, y=4),))
     >>> context.in_force, str(context.sees("with_sharding_constraint"))
     ('with mesh', 'x=2, y=4')
     >>> print(context.sees("jit in_shardings"))

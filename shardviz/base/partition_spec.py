@@ -67,7 +67,8 @@ class Spec(Displayed):
     Raises:
         SpecError: for entries that are not axis names.
 
-    >>> spec = Spec.parse("x, None, (y, z)")
+    >>> import shardviz as sv
+    >>> spec = sv.Spec.parse("x, None, (y, z)")
     >>> spec.dims
     (('x',), (), ('y', 'z'))
     >>> str(spec)
@@ -114,7 +115,8 @@ class Spec(Displayed):
         Raises:
             SpecError: for an entry or a kind that `P` doesn't accept.
 
-        >>> Spec.of("x", None, ("y", "z")) == Spec.parse("x, None, (y, z)")
+        >>> import shardviz as sv
+        >>> sv.Spec.of("x", None, ("y", "z")) == sv.Spec.parse("x, None, (y, z)")
         True
         """
         if len(entries) > MAX_RANK:
@@ -191,7 +193,8 @@ class Spec(Displayed):
     def padded(self, rank: int) -> tuple[tuple[str, ...], ...]:
         """Extends `dims` to an array of this rank; the added dimensions are not split.
 
-        >>> Spec.parse("x").padded(2)
+        >>> import shardviz as sv
+        >>> sv.Spec.parse("x").padded(2)
         (('x',), ())
         """
         return self.dims + ((),) * (rank - len(self.dims))
@@ -203,7 +206,8 @@ class Spec(Displayed):
     def equivalent(self, other: Spec) -> bool:
         """True if two specs lay out arrays alike, such as `P('x')` and `P('x', None)`.
 
-        >>> Spec.parse("x").equivalent(Spec.parse("x, None"))
+        >>> import shardviz as sv
+        >>> sv.Spec.parse("x").equivalent(sv.Spec.parse("x, None"))
         True
         """
         return self.trimmed == other.trimmed
@@ -275,7 +279,8 @@ class Spec(Displayed):
     def to_jax(self) -> Any:  # a PartitionSpec, but type checkers may lack jax
         """Converts the spec to a `jax.sharding.PartitionSpec`.
 
-        >>> Spec.parse("x, None, (y, z)").to_jax()
+        >>> import shardviz as sv
+        >>> sv.Spec.parse("x, None, (y, z)").to_jax()
         P('x', None, ('y', 'z'))
         """
         # Cached by hand, because cached_property takes a lock before Python 3.12.
@@ -328,8 +333,8 @@ class ResultSpec(Spec):
 class SpecOnMesh(Displayed):
     """A spec together with its mesh, as in a jax `NamedSharding`.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> print(SpecOnMesh(Spec.parse("x, None"), make_mesh(x=4, y=2)))
+    >>> import shardviz as sv
+    >>> print(SpecOnMesh(Spec.parse("x, None"), sv.mesh(x=4, y=2)))
     P('x', None) on x=4, y=2
     """
 

@@ -100,6 +100,7 @@ class Measured(Displayed, Fact):
         joined_share: the share of all busy time that belongs to instructions of the
             program; 1.0 if every event has the name of an instruction.
 
+    >>> from shardviz.types import Measured
     >>> Measured((), 3, {0: 2e-3, 1: 4e-3}, {0: 0.0, 1: 1e-3}, 1.0).seconds
     0.003
     """

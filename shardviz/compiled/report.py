@@ -165,7 +165,8 @@ class Report(CanFail, Displayed):
     def ok(self) -> bool:
         """True if there was no error, the program fits its target, and no check failed.
 
-        >>> Report("f", "cpu × 8").ok
+        >>> import shardviz as sv
+        >>> sv.Report("f", "cpu × 8").ok
         True
         """
         if self.error is not None:
@@ -178,7 +179,9 @@ class Report(CanFail, Displayed):
     def fit(self) -> Fit | None:
         """The memory needed, compared with a device's memory; None if unknown.
 
-        >>> Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)).fit.code
+        >>> import shardviz as sv
+        >>> from shardviz.compiled.report import Memory
+        >>> sv.Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)).fit.code
         'fits'
         """
         needed = needed_bytes(self.memory)

@@ -102,6 +102,8 @@ class Roofline(Displayed, Fact):
         notes: assumptions, reasons for unknown times, and a better device order if one
             was found.
 
+    >>> from shardviz.compiled.roofline import Bound
+    >>> from shardviz.types import Roofline
     >>> from shardviz.hardware.chips import find_chip
     >>> rows = (Bound("compute", "compute", 2.0, "FLOP/s", 4e14),)
     >>> least = Roofline("tpu:v5e:4x4", find_chip("v5e"), rows, needed=20 << 30, capacity=16 << 30)

@@ -91,8 +91,8 @@ class Stages(Displayed):
         report: the compiler's report, for the partitioned and compiled stages; None
             before a compile.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> stages = Stages(Program(abs, (), make_mesh(data=2)))
+    >>> import shardviz as sv
+    >>> stages = sv.Stages(sv.Program(abs, (), sv.mesh(data=2)))
     >>> stages.compiled.state
     'not yet'
     """

@@ -326,6 +326,8 @@ class Picture(Displayed):
         edges: lines under the tiles, or None.
         rulers: rulers along the sides of the tiles, nearest first.
 
+    >>> from shardviz.draw.picture import make_tiles
+    >>> from shardviz.types import Picture
     >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
     Picture(20×10: One device.)
     """

@@ -80,7 +80,8 @@ class _InText(Displayed):
 class Text(str, Displayed):
     """Text that is shown without quotes; a notebook renders it as Markdown.
 
-    >>> Text("Which axes does the mesh have?")
+    >>> from shardviz import exercises
+    >>> exercises.Text("Which axes does the mesh have?")
     Which axes does the mesh have?
     """
 
@@ -108,7 +109,8 @@ class Check(_InText):
         hint: a hint about a wrong answer; `""` for a right one.
         does: the effect of a right answer, in a sentence; `""` for a wrong one.
 
-    >>> Check("arrays/memory", False, "1 MiB is too little.")
+    >>> from shardviz import exercises
+    >>> exercises.Check("arrays/memory", False, "1 MiB is too little.")
     ✗ arrays/memory: 1 MiB is too little.
     """
 
@@ -134,7 +136,8 @@ class Solution(_InText):
         answer: the answer, in a form that `check` accepts.
         why: why the answer is right.
 
-    >>> Solution("arrays/memory", 1024, "It is split in four.")
+    >>> from shardviz import exercises
+    >>> exercises.Solution("arrays/memory", 1024, "It is split in four.")
     arrays/memory: 1024
     It is split in four.
     """
@@ -161,7 +164,8 @@ def task(name: str) -> Text:
     Raises:
         ShardvizError: if there is no such exercise.
 
-    >>> print(task("arrays/second-half").splitlines()[0])
+    >>> from shardviz import exercises
+    >>> print(exercises.task("arrays/second-half").splitlines()[0])
     **arrays/second-half** (lesson 1)
     """
     exercise, subject = find(name), subject_of(name)
@@ -178,7 +182,8 @@ def setup(name: str) -> Setup:
     Raises:
         ShardvizError: if there is no such exercise.
 
-    >>> setup("arrays/second-half").mesh.size
+    >>> from shardviz import exercises
+    >>> exercises.setup("arrays/second-half").mesh.size
     8
     """
     return find(name).setup()
@@ -193,9 +198,10 @@ def check(name: str, answer: Answer = ...) -> Check:
             mesh; rules; bytes as a number or as `"2 MiB"`; a program or a function; or
             an Explorer, whose current state is graded. Any other object is wrong.
 
-    >>> check("arrays/memory", "1 GiB").hint
+    >>> from shardviz import exercises
+    >>> exercises.check("arrays/memory", "1 GiB").hint
     '1 GiB is too much.'
-    >>> bool(check("arrays/memory", solution("arrays/memory").answer))
+    >>> bool(exercises.check("arrays/memory", exercises.solution("arrays/memory").answer))
     True
     """
     try:
@@ -222,8 +228,9 @@ def hint(name: str) -> Text:
     Raises:
         ShardvizError: if there is no such exercise.
 
-    >>> reset()
-    >>> print(hint("arrays/memory"))
+    >>> from shardviz import exercises
+    >>> exercises.reset()
+    >>> print(exercises.hint("arrays/memory"))
     Which of the axes split `q`, and which do not?
     """
     hints, mark = find(name).hints, _PROGRESS.of(name)
@@ -239,7 +246,8 @@ def solution(name: str) -> Solution:
     Raises:
         ShardvizError: if there is no such exercise, or solutions are locked.
 
-    >>> print(solution("rules/two-rules").answer)
+    >>> from shardviz import exercises
+    >>> print(exercises.solution("rules/two-rules").answer)
     hidden -> x
     width -> y
     """
@@ -266,9 +274,10 @@ def lock(word: str = "", *, hashed: str = "") -> Text:
         ShardvizError: if the word is empty or not text, or if solutions are already
             hidden with another word.
 
-    >>> print(lock("gather").partition(" To hide")[0])
+    >>> from shardviz import exercises
+    >>> print(exercises.lock("gather").partition(" To hide")[0])
     Solutions are hidden until exercises.unlock(word).
-    >>> unlock("gather")
+    >>> exercises.unlock("gather")
     """
     hashed = hashed or hash_of(word)
     _PROGRESS.lock(hashed)
@@ -281,12 +290,13 @@ def unlock(word: str) -> None:
     Raises:
         ShardvizError: if `word` is not the word that hid the solutions.
 
-    >>> _ = lock("gather")
-    >>> unlock("scatter")
+    >>> from shardviz import exercises
+    >>> _ = exercises.lock("gather")
+    >>> exercises.unlock("scatter")
     Traceback (most recent call last):
         ...
     shardviz.base.errors.ShardvizError: 'scatter' is not the word that hid the solutions.
-    >>> unlock("gather")
+    >>> exercises.unlock("gather")
     """
     _PROGRESS.unlock(word)
 
@@ -300,13 +310,14 @@ def report(lesson: int | str | None = None) -> Marks:
     Raises:
         ShardvizError: if there is no such lesson.
 
-    >>> reset()
-    >>> shown = check("arrays/memory", "1 GiB"), hint("arrays/memory")
-    >>> report()
+    >>> from shardviz import exercises
+    >>> exercises.reset()
+    >>> shown = exercises.check("arrays/memory", "1 GiB"), exercises.hint("arrays/memory")
+    >>> exercises.report()
     exercise       answers  right  hints  solution seen
     arrays/memory        1  no         1  no
     Right: 0 of 1 begun.
-    >>> reset()
+    >>> exercises.reset()
     """
     return _PROGRESS.report(names(lesson))
 
@@ -316,6 +327,7 @@ def reset() -> None:
 
     Keeps a lock on solutions.
 
-    >>> reset()
+    >>> from shardviz import exercises
+    >>> exercises.reset()
     """
     _PROGRESS.marks.clear()

@@ -45,7 +45,8 @@ def require(holds: object, hint: str) -> None:
     Raises:
         Wrong: if the condition does not hold.
 
-    >>> require(1 + 1 == 2, "The sum is 2.")
+    >>> from shardviz import exercises
+    >>> exercises.require(1 + 1 == 2, "The sum is 2.")
     """
     if not holds:
         raise Wrong(hint)

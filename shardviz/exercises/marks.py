@@ -24,7 +24,8 @@ class Mark:
         hints: number of hints shown.
         solution_seen: whether the solution was shown before the first right answer.
 
-    >>> Mark("arrays/memory", tried=2).right
+    >>> from shardviz import exercises
+    >>> exercises.Mark("arrays/memory", tried=2).right
     False
     """
 
@@ -42,7 +43,8 @@ class Marks:
     Attributes:
         marks: one Mark per exercise.
 
-    >>> print(Marks((Mark("arrays/memory", tried=2, right=True, hints=1),)))
+    >>> from shardviz import exercises
+    >>> print(exercises.Marks((exercises.Mark("arrays/memory", tried=2, right=True, hints=1),)))
     exercise       answers  right  hints  solution seen
     arrays/memory        2  yes        1  no
     Right: 1 of 1 begun.
@@ -58,7 +60,8 @@ class Marks:
     def to_dict(self) -> JsonDict:
         """Returns plain data: exercise name -> fields of its mark.
 
-        >>> Marks((Mark("arrays/memory", 1),)).to_dict()["arrays/memory"]["tried"]
+        >>> from shardviz import exercises
+        >>> exercises.Marks((exercises.Mark("arrays/memory", 1),)).to_dict()["arrays/memory"]["tried"]
         1
         """
         marks = {}
@@ -70,7 +73,8 @@ class Marks:
     def to_json(self) -> str:
         """Returns the marks as JSON, for a lecturer to collect.
 
-        >>> print(Marks((Mark("arrays/memory", 2, True, 1),)).to_json())
+        >>> from shardviz import exercises
+        >>> print(exercises.Marks((exercises.Mark("arrays/memory", 2, True, 1),)).to_json())
         {
           "arrays/memory": {
             "tried": 2,

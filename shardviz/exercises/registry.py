@@ -26,8 +26,9 @@ from shardviz.programs.program import Program
 class Setup(SimpleNamespace):
     """An exercise's meshes, arrays, rules and programs as attributes: `setup.mesh`.
 
-    >>> from shardviz.base.mesh import make_mesh
-    >>> Setup(mesh=make_mesh(x=4), devices=4)
+    >>> import shardviz as sv
+    >>> from shardviz import exercises
+    >>> exercises.Setup(mesh=sv.mesh(x=4), devices=4)
     mesh = x=4
     devices = 4
     """

@@ -47,6 +47,7 @@ class Example(NamedTuple, Generic[T]):
 class Registry(Generic[T]):
     """Examples of one kind, by name. The first example is the default.
 
+    >>> from shardviz.gallery.layouts import Example, Registry
     >>> numbers = Registry("number", Example("one", "The first.", lambda: 1))
     >>> numbers.names(), numbers.get("one"), numbers.get(), numbers.describe("one")
     (('one',), 1, 1, 'The first.')

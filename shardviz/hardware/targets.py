@@ -35,6 +35,7 @@ class Target(Displayed):
         missing: a sentence about packages to install first; else `""`.
         processes: the number of processes that share the devices.
 
+    >>> from shardviz.types import Target
     >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
     ('CPU × 8, simulated', 'cpu:8')
     """

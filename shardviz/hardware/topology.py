@@ -243,7 +243,8 @@ class Topology(Displayed):
     Raises:
         TargetError: for a shape that does not exist with this chip.
 
-    >>> topology = Topology.parse("tpu:v5e:4x4*2")
+    >>> import shardviz as sv
+    >>> topology = sv.Topology.parse("tpu:v5e:4x4*2")
     >>> topology.size, topology.hosts, topology.coords[2].tolist()
     (32, 8, [0, 1, 0])
     """
@@ -269,9 +270,10 @@ class Topology(Displayed):
         Raises:
             TargetError: for any other text; the message shows valid forms.
 
-        >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
+        >>> import shardviz as sv
+        >>> str(sv.Topology.parse("TPU : ironwood : 4 x 4 x 4"))
         'tpu:7x:4x4x4'
-        >>> str(Topology.parse("v5p-64")), str(Topology.parse("16xH100"))
+        >>> str(sv.Topology.parse("v5p-64")), str(sv.Topology.parse("16xH100"))
         ('tpu:v5p:2x4x4', 'gpu:h100:2x8')
         """
         # Check the length before matching any pattern.
@@ -343,7 +345,8 @@ class Topology(Displayed):
     def coords(self) -> np.ndarray:
         """int64 `[devices, 3]`: the chip's (x, y, z); for GPUs, (GPU in host, host, 0).
 
-        >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
+        >>> import shardviz as sv
+        >>> sv.Topology.parse("gpu:h100:2x8").coords[9].tolist()
         [1, 1, 0]
         """
         return self._table.coords
@@ -369,7 +372,8 @@ class Topology(Displayed):
 
         GPUs also need `target_config`.
 
-        >>> Topology.parse("tpu:v5e:4x4*2").jax_options
+        >>> import shardviz as sv
+        >>> sv.Topology.parse("tpu:v5e:4x4*2").jax_options
         {'platform': 'tpu', 'topology_name': 'v5e:4x4', 'num_slices': 2}
         """
         shape = "x".join(map(str, self.shape))
@@ -391,7 +395,8 @@ class Topology(Displayed):
     def title(self) -> str:
         """The topology's name in sentences.
 
-        >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
+        >>> import shardviz as sv
+        >>> sv.Topology.parse("tpu:v5e:4x4*2").title, sv.Topology.parse("gpu:h100:2x8").title
         ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
         """
         slices = f" × {self.slices} slices" if self.slices > 1 else ""
@@ -400,7 +405,8 @@ class Topology(Displayed):
     def words(self) -> str:
         """Describes the topology in one sentence.
 
-        >>> Topology.parse("tpu:v5p:4x4x8").words()
+        >>> import shardviz as sv
+        >>> sv.Topology.parse("tpu:v5p:4x4x8").words()
         '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
         """
         return explanation(self)

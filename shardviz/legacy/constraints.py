@@ -59,8 +59,9 @@ def with_sharding_constraint(x: PyTree, parts: Parts | None) -> PyTree:
         ShardvizError: outside `sharded_jit`, if the parts do not fit `x`, or if jax is
             not installed.
 
+    >>> from shardviz import legacy
     >>> import jax
-    >>> split = lambda x: with_sharding_constraint(x, Parts(1)) + 1
+    >>> split = lambda x: legacy.with_sharding_constraint(x, legacy.Parts(1)) + 1
     >>> jax.jit(split)(jax.numpy.zeros(2)).tolist()
     [1.0, 1.0]
     """

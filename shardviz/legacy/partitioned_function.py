@@ -72,9 +72,10 @@ def sharded_jit(
             arguments don't fit the parts, static arguments are missing, or there are
             too few devices.
 
+    >>> from shardviz import legacy
     >>> import jax.numpy as jnp
     >>> from shardviz.legacy.partitions import Parts
-    >>> scale = sharded_jit(lambda x, s: x * s, (Parts(1, 1), None), Parts(1, 1))
+    >>> scale = legacy.sharded_jit(lambda x, s: x * s, (Parts(1, 1), None), Parts(1, 1))
     >>> scale(jnp.ones((2, 2)), 3.0).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """

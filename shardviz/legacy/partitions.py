@@ -37,7 +37,8 @@ class Parts(tuple, Displayed):
     Raises:
         SpecError: if an entry is not a whole number of at least 1.
 
-    >>> parts = Parts(2, 4)
+    >>> from shardviz import legacy
+    >>> parts = legacy.Parts(2, 4)
     >>> parts, parts.product, parts.rank
     (Parts(2, 4), 8, 2)
     """

@@ -28,7 +28,8 @@ from shardviz.base.partition_spec import MAX_RANK, Spec
 class NoSharding:
     """A dimension that is not split.
 
-    >>> NoSharding(), NoSharding() == NoSharding()
+    >>> from shardviz import legacy
+    >>> legacy.NoSharding(), legacy.NoSharding() == legacy.NoSharding()
     (NoSharding(), True)
     """
 
@@ -48,7 +49,8 @@ class Chunked:
     Raises:
         SpecError: if a number is not a whole number of at least 1.
 
-    >>> Chunked([2, 4]), Chunked(2, 4) == Chunked([2, 4])
+    >>> from shardviz import legacy
+    >>> legacy.Chunked([2, 4]), legacy.Chunked(2, 4) == legacy.Chunked([2, 4])
     (Chunked(2,4), True)
     """
 
@@ -79,7 +81,8 @@ class Unstacked:
     Raises:
         SpecError: if the size is not a whole number of at least 1.
 
-    >>> Unstacked(4)
+    >>> from shardviz import legacy
+    >>> legacy.Unstacked(4)
     Unstacked(4)
     """
 
@@ -106,7 +109,8 @@ class ShardedAxis:
     Raises:
         SpecError: if the number is not a whole number of at least 0.
 
-    >>> ShardedAxis(0)
+    >>> from shardviz import legacy
+    >>> legacy.ShardedAxis(0)
     ShardedAxis(axis=0)
     """
 
@@ -123,7 +127,8 @@ class Replicated:
     Raises:
         SpecError: if the number is not a whole number of at least 1.
 
-    >>> Replicated(2)
+    >>> from shardviz import legacy
+    >>> legacy.Replicated(2)
     Replicated(replicas=2)
     """
 
@@ -161,8 +166,9 @@ class ShardingSpec(Displayed):
         SpecError: if an entry has the wrong type, or if a sharded axis isn't used
             exactly once.
 
-    >>> mapping = Replicated(2), ShardedAxis(0)
-    >>> spec = ShardingSpec((Chunked([2]), NoSharding()), mapping)
+    >>> from shardviz import legacy
+    >>> mapping = legacy.Replicated(2), legacy.ShardedAxis(0)
+    >>> spec = legacy.ShardingSpec((legacy.Chunked([2]), legacy.NoSharding()), mapping)
     >>> spec.num_devices, spec.indices((8, 3))[3]
     (4, (slice(4, 8, None), slice(None, None, None)))
     """
@@ -301,7 +307,9 @@ class ShardingSpec(Displayed):
         Raises:
             LayoutError: if the shape does not fit.
 
-        >>> spec = ShardingSpec((Chunked([2]),), (ShardedAxis(0), Replicated(2)))
+        >>> from shardviz import legacy
+        >>> axes = (legacy.ShardedAxis(0), legacy.Replicated(2))
+        >>> spec = legacy.ShardingSpec((legacy.Chunked([2]),), axes)
         >>> [i[0].start for i in spec.indices((4,))]
         [0, 0, 2, 2]
         """

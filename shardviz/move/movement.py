@@ -89,6 +89,7 @@ class Movement(Displayed):
         order: a faster device order for the program, if this collective gains the most
             from it; else None.
 
+    >>> from shardviz.move.movement import collective_movement
     >>> gather = collective_movement("all-gather", 4, 8 << 20)
     >>> gather.algorithm, len(gather.steps), gather.filled_in
     ('ring', 3, '3 / 4 × 8 MiB = 6 MiB sent per device, in 3 steps')
@@ -215,6 +216,7 @@ class Movement(Displayed):
     def runs(self) -> list[tuple[MovementStep, int]]:
         """Returns runs of equal steps, as (first step of the run, number of steps).
 
+        >>> from shardviz.move.movement import collective_movement
         >>> [count for _, count in collective_movement("all-reduce", 100, 800).runs()]
         [99, 99]
         """
@@ -237,6 +239,8 @@ class Movement(Displayed):
         Raises:
             ProgramError: for another number of arrays, or different shapes.
 
+        >>> from shardviz.move.movement import collective_movement
+        >>> import numpy as np
         >>> ring = collective_movement("all-reduce", 3, 24)
         >>> [a.tolist() for a in ring.execute([np.array([1, 2, 3])] * 3)]
         [[3, 6, 9], [3, 6, 9], [3, 6, 9]]
@@ -390,9 +394,9 @@ def movement_of(
     Raises:
         ProgramError: if the groups are unknown, or there is no such group.
 
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
     >>> gather = Collective("all-gather", ("data",), 4096)
-    >>> movement_of(gather, make_mesh(data=4, model=2), group=1).devices.tolist()
+    >>> movement_of(gather, sv.mesh(data=4, model=2), group=1).devices.tolist()
     [1, 3, 5, 7]
     """
     check_kind(collective.kind)

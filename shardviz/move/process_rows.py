@@ -83,11 +83,10 @@ class ProcessRows(Displayed):
         layout: the layout of the array on all devices.
         parts: one ProcessPart per process, in ascending order of processes.
 
-    >>> from shardviz.base.layout import lay_out
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
     >>> from shardviz.base.partition_spec import Spec
-    >>> mesh = make_mesh(data=4, model=2, processes=2)
-    >>> found = process_rows(lay_out((256, 512), Spec.parse("data"), mesh))
+    >>> mesh = sv.mesh(data=4, model=2, processes=2)
+    >>> found = sv.process_rows(sv.layout((256, 512), Spec.parse("data"), mesh))
     >>> [part.rows for part in found.parts], found.parts[0].shape, found.bytes_repeated
     ([((0, 128),), ((128, 256),)], (128, 512), 0)
     """

@@ -84,11 +84,11 @@ class Reshard(Displayed, Fact):
         assumed_hosts: ids of devices that no mesh assigns to a process, ascending. They
             count as devices of host 0.
 
-    >>> from shardviz.base.layout import lay_out
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
+    >>> from shardviz.move.reshard import reshard_layouts
     >>> from shardviz.base.partition_spec import Spec
-    >>> rows, columns = (lay_out((4, 4), Spec.parse(s), make_mesh(x=2)) for s in ("x", "None, x"))
-    >>> moved = reshard_layouts([ArraySpec("w", (4, 4))], [rows], [columns])
+    >>> rows, columns = (sv.layout((4, 4), Spec.parse(s), sv.mesh(x=2)) for s in ("x", "None, x"))
+    >>> moved = reshard_layouts([sv.ArraySpec("w", (4, 4))], [rows], [columns])
     >>> moved.bytes_moved, moved.rows[0].kind, moved.moves.tolist()
     (32, 'all-to-all', [[0, 16], [16, 0]])
     """

@@ -213,8 +213,12 @@ class Restore(Displayed, Fact):
         notes: codes of missing information: `"no shardings"` if the checkpoint has no
             shardings, `"one process"` if the processes of devices are unknown.
 
+    >>> import shardviz as sv
+    >>> from shardviz.move.restore import SavedCheckpoint
+    >>> from shardviz.types import Restore
+    >>> import numpy as np
     >>> checkpoint = SavedCheckpoint("/run/5", 5, "", ())
-    >>> Restore(checkpoint, MeshSpec(("x",), (2,)), (), np.arange(1)).works
+    >>> Restore(checkpoint, sv.MeshSpec(("x",), (2,)), (), np.arange(1)).works
     True
     """
 
@@ -365,8 +369,8 @@ def process_chunks(
         chunk_shape: the shape of a chunk, in elements.
         processes: int64, ascending: the processes to count for.
 
-    >>> from shardviz.base.layout import lay_out
-    >>> wanted = lay_out((8, 4), Spec.parse("x"), MeshSpec(("x",), (4,), process_indices=2))
+    >>> import shardviz as sv
+    >>> wanted = sv.layout((8, 4), Spec.parse("x"), MeshSpec(("x",), (4,), process_indices=2))
     >>> found = process_chunks(wanted, (3, 4), np.arange(2))
     >>> found.process.tolist(), found.chunk.tolist(), found.shards.tolist()
     ([0, 0, 1, 1], [0, 1, 1, 2], [2, 1, 1, 1])

@@ -188,10 +188,12 @@ class Explanation(Displayed):
         op: the value.
         facts: the explanation, one fact per line.
 
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
+    >>> from shardviz.plans.explanation import explain_value
+    >>> from shardviz.plans.plan_values import PlannedOp, Record
     >>> from shardviz.base.partition_spec import Spec
     >>> x = PlannedOp("x", "argument", shape=(8,), dtype="int8", spec=Spec.parse("None"))
-    >>> print(explain_value(Record("f", make_mesh(data=2), (x,)), x))
+    >>> print(explain_value(Record("f", sv.mesh(data=2), (x,)), x))
     x is an argument, int8[8]: P(None).
     Dimension 0 (8) is not split, as requested.
     """

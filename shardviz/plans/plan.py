@@ -47,9 +47,9 @@ class Plan(Record, Displayed):
             constrain arrays.
         of: the `Program` that was planned.
 
-    >>> from shardviz.base.mesh import make_mesh
+    >>> import shardviz as sv
     >>> from shardviz.plans.plan_values import PlannedOp
-    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> plan = sv.Plan("f", sv.mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
     >>> plan.op("x").shape
     (8,)
     """

@@ -47,8 +47,10 @@ class Constraint(Plain):
             None without rules or names, or if the names cannot be resolved.
         problem: the error in the names or rules; `""` if there is none.
 
-    >>> from shardviz.axis_rules.resolution import resolve
-    >>> found = resolve("batch embed", [("batch", "data"), ("mlp", "model")])
+    >>> import shardviz as sv
+    >>> from shardviz.programs.constraints import LOGICAL, NO_MESH
+    >>> from shardviz.types import Constraint
+    >>> found = sv.resolve("batch embed", [("batch", "data"), ("mlp", "model")])
     >>> call = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"),
     ...                   found.rules, effect=NO_MESH, resolution=found)
     >>> call
@@ -156,8 +158,8 @@ def logical_name(name: object) -> str:
 def undecided(constraint: Constraint) -> tuple[int, ...]:
     """Returns the dimensions whose names no rule decides.
 
-    >>> from shardviz.axis_rules.resolution import resolve
-    >>> found = resolve("batch embed", [("batch", "data")])
+    >>> import shardviz as sv
+    >>> found = sv.resolve("batch embed", [("batch", "data")])
     >>> undecided(Constraint(LOGICAL, resolution=found))
     (1,)
     """

@@ -185,6 +185,8 @@ class Effects(Displayed):
             jax cannot place such results on a mesh of several devices.
         refused: why the program cannot run anywhere; None if it can.
 
+    >>> from shardviz.programs.effects import EffectUse
+    >>> from shardviz.types import Effects
     >>> use = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)
     >>> found = Effects("f", (use,))
     >>> found.devices, found.runs_on(1)[0], found.runs_on(8)[0]
@@ -237,6 +239,7 @@ class Effects(Displayed):
         Raises:
             ProgramError: if `devices` is not a positive integer.
 
+        >>> from shardviz.types import Effects
         >>> Effects("f").on(8)
         NoEffects(devices=8)
         """

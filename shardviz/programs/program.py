@@ -105,8 +105,8 @@ class Program(Displayed):
         mesh given as text or as a mapping has no types: existing axes keep theirs, and
         new axes get the type that all axes of this program share, or Auto.
 
-        >>> from shardviz.base.mesh import make_mesh
-        >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
+        >>> import shardviz as sv
+        >>> program = sv.Program(abs, (sv.ArraySpec("x", (8,)),), sv.mesh(data=4))
         >>> program.replace(mesh="data=8").mesh.size
         8
         """

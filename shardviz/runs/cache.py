@@ -59,6 +59,7 @@ class ExecutableCache:
     Raises:
         ProgramError: for a size below 1.
 
+    >>> from shardviz.runs.cache import ExecutableCache
     >>> cache = ExecutableCache(size=2)
     >>> cache.get_or_make("a", lambda: "first"), cache.get_or_make("a", lambda: "second")
     ('first', 'first')

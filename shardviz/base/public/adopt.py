@@ -216,9 +216,11 @@ def layout_of(
     while (box := without_metadata(array)) is not None:
         array = box.value
     if isinstance(spec, MeshSpec) or (is_jax(spec) and hasattr(spec, "axis_names")):
+        misplaced: Any = spec
         raise LayoutError(
-            f"A spec comes before the mesh; got the mesh {as_mesh(spec)} there. Write"
-            f" {_layout_call(as_mesh(spec))}, or P() for a copy on every device."
+            f"A spec comes before the mesh; got the mesh {as_mesh(misplaced)} there."
+            f" Write {_layout_call(as_mesh(misplaced))}, or P() for a copy on every"
+            " device."
         )
     if spec is None and is_jax(array):
         placed = bridge().adopt_layout(array)
