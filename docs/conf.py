@@ -1,7 +1,7 @@
-"""How Sphinx makes the site: `make docs`, into docs/_build/html.
+"""Settings with which Sphinx builds the site: `make docs` writes it to docs/_build/html.
 
-Lessons are shown with the outputs that are stored in them and are not executed. What is made at
-build time is in `_ext`, and where it goes git ignores.
+The build shows lessons with their stored outputs and does not execute them. The modules in `_ext`
+generate further pages and pictures, in folders that git ignores.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# The directives, the package, and the program of the home page.
+# Paths of the directives, of the package, and of the home page's program.
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent), str(HERE)]
 
 import shardviz  # noqa: E402  after its path
@@ -28,12 +28,14 @@ extensions = [
     "sphinx_copybutton",
     "site_pages",
     "site_figures",
+    "site_text",
+    "site_weight",
 ]
 exclude_patterns = ["_build", "_ext"]
 
-# Where Colab finds the folder of the notebooks, as in
+# The address of the notebooks' folder in Colab, as in
 # "https://colab.research.google.com/github/OWNER/shardviz/blob/main/notebooks": every lesson then
-# has a link to itself there. The project has no address yet.
+# links to itself there. The project has no address yet.
 lessons_colab = ""
 
 # Prompts and outputs are not copied.
@@ -53,9 +55,10 @@ myst_heading_anchors = 4
 
 # The reference. Docstrings name code in single backticks.
 default_role = "code"
-add_module_names = False
+add_module_names = True  # `site_pages` writes sv. in place of shardviz.
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
+autodoc_typehints = "both"
+autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
 # Signatures name an alias of shardviz.base.typing, such as MeshLike, instead of its whole union.
 autodoc_type_aliases = {name: name for name in aliases.__all__}
@@ -63,12 +66,14 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
-# What is loaded from elsewhere is no part of the site: it must work with the network blocked.
+# The site must work without a network, so its pages load files of the site only.
 html_theme = "sphinx_book_theme"
 html_title = "shardviz"
 html_extra_path = ["_made/extra"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+html_use_index = False  # search and the reference list the same names
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_show_sourcelink = False
 html_domain_indices = False  # four modules need no index

@@ -1,26 +1,26 @@
-"""Three directives: `picture`, a figure of shardviz's own; `explorer`, a saved one; `examples`.
+"""Three directives: `picture` draws a value, `explorer` saves one, `examples` lists a gallery.
 
     ```{picture}
     sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2))
     ```
 
-The content is Python, run when the site is built; its last line is the value that is drawn. Options
-of the picture follow as options: `:options: dims=(0, 2)`.
+The content is Python, which the build runs; it draws the value of the last line. Options of the
+picture follow as options of the directive: `:options: dims=(0, 2)`.
 
     ```{explorer} first-example
     programs.get("MLP")
     ```
 
-The content is a widget that can be saved, or says what `sv.explore` opens; with `:compile:` it is
-compiled for simulated devices, too. The page is saved beside the site's pages, and shown in a
-frame: it needs no kernel and loads nothing.
+The content is an Explorer, or a value that `sv.explore` opens; `:compile:` also compiles it for
+simulated devices. The build saves the Explorer as a page, which needs no kernel and loads nothing,
+and shows it in a frame.
 
     ```{examples} meshes
     ```
 
-Every example of a gallery of that name, with its sentence, its source and its picture.
+Lists every example of this gallery, with its sentence, its source and its picture.
 
-All figures are drawn for the light and for the dark theme.
+Every figure is drawn twice, for the light and for the dark theme.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from PIL import Image  # matplotlib brings it
 from sphinx.util.docutils import SphinxDirective
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -76,16 +77,18 @@ def draw_both(value: Any, name: str, **options: Any) -> tuple[dict[str, Path], f
         figure.savefig(file, format="png", dpi=DPI, facecolor=figure.get_facecolor())
         path = MADE / "figures" / f"{name}-{theme}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.getvalue())
+        # A third of the bytes: pictures have few colours.
+        drawn = Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+        drawn.save(path, "PNG", optimize=True)
         files[theme] = path
     return files, width
 
 
 def save_explorer(code: str, name: str, compiled: bool = False) -> Path:
-    """Saves the Explorer of a value, planned, among the files of the site; its path.
+    """Saves the Explorer of a value among the files of the site, and returns its path.
 
     Raises:
-        ValueError: where the program does not compile.
+        ValueError: if the program does not compile.
     """
     import shardviz as sv
 
@@ -124,13 +127,14 @@ def explorer_frame(name: str, root: str, height: int) -> str:
 class _Figure(SphinxDirective):
     has_content = True
 
-    def images(self, value: Any, name: str, alt: str = "", **options: Any) -> list[nodes.image]:
-        """A value's picture in each theme; the style sheet shows one of them."""
+    def images(self, value: Any, name: str, alt: str = "", **options: Any) -> list[nodes.Node]:
+        """A frame with a value's picture in each theme; the style sheet shows one of them."""
         from shardviz.pictures import draw
 
         files, width = draw_both(value, name, **options)
         words = alt or draw(value, **options).alt
-        return [self._image(files[theme], theme, words, width) for theme in THEMES]
+        pictures = [self._image(files[theme], theme, words, width) for theme in THEMES]
+        return [nodes.container("", *pictures, classes=["shardviz-picture"])]
 
     def _image(self, path: Path, theme: str, alt: str, width: float) -> nodes.image:
         where = f"/{path.relative_to(DOCS).as_posix()}"
@@ -156,7 +160,7 @@ class PictureDirective(_Figure):
         name = hashlib.sha256(f"{self.code()}{more}".encode()).hexdigest()[:16]
         try:
             images = self.images(evaluate(self.code()), name, self.options.get("alt", ""), **more)
-        except Exception as error:  # whatever the example raises is shown at its line
+        except Exception as error:  # Sphinx shows the example's error at its line
             raise self.failed(error) from error
         return list(images)
 
@@ -197,7 +201,7 @@ class ExplorerDirective(_Figure):
         name = self.arguments[0]
         try:
             save_explorer(self.code(), name, "compile" in self.options)
-        except Exception as error:  # whatever the example raises is shown at its line
+        except Exception as error:  # Sphinx shows the example's error at its line
             raise self.failed(error) from error
         root = "../" * self.env.docname.count("/")
         frame = explorer_frame(name, root, self.options.get("height", 720))

@@ -1,7 +1,7 @@
-"""The pages that are made from other files: lessons, what stands at the project's root, reference.
+"""Writes the pages that come from other files: lessons, files at the project's root, the reference.
 
-They are written when a build begins, into places that git ignores. Links to the files that they
-are made from lead to the pages: a page that is read in the repository is right there, too.
+They are written at the start of a build, into folders that git ignores. Links to the original files
+become links to these pages, so each link works both in the repository and on the site.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import re
-import shutil
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from types import ModuleType
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
-# Files at the root, and the pages that are made from them.
+# Files at the root, and their pages on the site.
 FROM_ROOT = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -52,12 +52,41 @@ GROUPS = {
 }
 # Modules with names of their own, each a page.
 MODULES = (
-    "shardviz.types",
     "shardviz.base.typing",
     "shardviz.gallery",
     "shardviz.legacy",
     "shardviz.exercises",
 )
+# How names are written after `import shardviz as sv`, by their module.
+PREFIXES = {
+    "shardviz.": "sv.",
+    "shardviz.types.": "types.",
+    "shardviz.legacy.": "legacy.",
+    "shardviz.gallery.": "gallery.",
+    "shardviz.exercises.": "exercises.",
+}
+# Code that draws the picture of a public name.
+_MESH = "mesh = sv.mesh(data=4, model=2)\n"
+_RULES = _MESH + 'rules = [("batch", "data"), ("mlp", "model"), ("embed", "model")]\n'
+PICTURES = {
+    "shardviz.mesh": "sv.mesh(data=4, model=2)",
+    "shardviz.array": 'sv.array("w", (512, 2048), "embed mlp")',
+    "shardviz.layout": _MESH + 'sv.layout((512, 2048), "data, model", mesh)',
+    "shardviz.plot": _MESH + 'sv.layout((512, 2048), "None, model", mesh)',
+    "shardviz.rules": _RULES + "sv.rules(*rules)",
+    "shardviz.resolve": _RULES + 'sv.resolve("embed mlp", rules, mesh=mesh, shape=(512, 2048))',
+    "shardviz.audit": _MESH
+    + 'model = gallery.arrays.get("7B model")\n'
+    + 'sv.audit(model, gallery.rules.get("FSDP + tensor parallel"), mesh)',
+    "shardviz.plan": 'sv.plan(programs.get("MLP"))',
+    "shardviz.program": 'programs.get("MLP")',
+    "shardviz.movement": 'sv.movement("all-gather", devices=4, size="8 MiB")',
+    "shardviz.topology": 'sv.topology("tpu:v5e:4x4")',
+    "shardviz.process_rows": 'sv.process_rows((64, 8), "data", sv.mesh(data=8, processes=4))',
+    "shardviz.reshard": _MESH
+    + 'w = sv.array("w", (512, 2048))\n'
+    + 'sv.reshard(w, sv.layout((512, 2048), "data", mesh), sv.layout((512, 2048), "model", mesh))',
+}
 _SCREENSHOT = re.compile(r"(!\[[^\]]*\])\(([^)]*)-light\.png\)")
 # The names in a cell that a lesson cannot have defined itself.
 _GALLERY_NAMES = {"sv", "puzzles"}
@@ -65,7 +94,7 @@ _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 
 
 def page_of(path: str) -> str:
-    """Where a path from the project's root is on the site, from the site's own root.
+    """Converts a path from the project's root to the path of its page on the site.
 
     >>> page_of("notebooks/02_run_it.ipynb"), page_of("docs/stages.md"), page_of("LICENSE")
     ('lessons/02_run_it.ipynb', 'stages.md', '../LICENSE')
@@ -77,12 +106,12 @@ def page_of(path: str) -> str:
 
 
 def with_site_links(text: str, file: str, page: str | None = None) -> str:
-    """The text of a file with the links that it has on the site.
+    """Returns the text of a file with links that work on the site.
 
     Args:
         text: Markdown, or a notebook.
         file: its path from the project's root.
-        page: where it is on the site, where that is not where the file is.
+        page: the path of its page on the site, if it differs from the file's.
 
     >>> with_site_links("[a](../notebooks/02_run_it.ipynb#run)", "docs/index.md")
     '[a](lessons/02_run_it.ipynb#run)'
@@ -93,7 +122,7 @@ def with_site_links(text: str, file: str, page: str | None = None) -> str:
 
     def link(match: re.Match[str]) -> str:
         path = normpath((PurePosixPath(file).parent / match[2]).as_posix())
-        # What leads to no file is code that looks like a link, or a link for Sphinx to refuse.
+        # Other matches are code that looks like a link, or broken links, which Sphinx reports.
         there = (ROOT / path).is_file()
         return match[1] + relpath(page_of(path), here) if there else match[0]
 
@@ -101,7 +130,7 @@ def with_site_links(text: str, file: str, page: str | None = None) -> str:
 
 
 def in_both_themes(text: str) -> str:
-    """The text with the dark screenshot beside each light one; the style sheet shows one.
+    """Adds the dark screenshot after each light one; the style sheet shows one of them.
 
     >>> print(in_both_themes("![a](images/x-light.png)"))
     ![a](images/x-light.png){.only-light .dark-light}
@@ -139,7 +168,7 @@ class Lesson(NamedTuple):
 
 
 def read_lesson(name: str, notebook: dict[str, Any]) -> Lesson:
-    """What a list says of a notebook: its number, its title and how long it takes.
+    """Reads the number, the title and the time of a notebook.
 
     >>> cells = [{"source": ["# Run it\\n", "\\n", "*12 minutes: 4 to read.*"]}]
     >>> read_lesson("02_run_it", {"cells": cells})
@@ -155,7 +184,7 @@ def read_lesson(name: str, notebook: dict[str, Any]) -> Lesson:
 
 
 def copy_lessons(colab: str = "") -> list[Lesson]:
-    """Copies the notebooks into `lessons/`, and removes copies of what is gone.
+    """Copies the notebooks into `lessons/`, and removes copies of deleted notebooks.
 
     Args:
         colab: the address in Colab of the folder of the notebooks; "" for no links to it.
@@ -181,17 +210,19 @@ def copy_lessons(colab: str = "") -> list[Lesson]:
 
 
 def _add_links(notebook: dict[str, Any], file: str, colab: str) -> None:
-    """Puts links to the notebook itself below its title."""
+    """Adds links to the notebook below its title."""
     links = f"{{download}}`Download this notebook <../../notebooks/{file}>`"
     if colab:
         links += f" · [open it in Colab]({colab.rstrip('/')}/{file})"
     first = notebook["cells"][0]
     title, _, rest = "".join(first["source"]).partition("\n")
-    first["source"] = f"{title}\n\n{links}\n{rest}".splitlines(keepends=True)
+    keywords = KEYWORDS.get(f"lessons/{file.removesuffix('.ipynb')}", ())
+    text = with_keywords(f"{title}\n\n{links}\n{rest}", keywords)
+    first["source"] = text.splitlines(keepends=True)
 
 
 def _describe_picture(cell: dict[str, Any]) -> None:
-    """Gives the picture of a cell its stored description, where myst-nb looks for one."""
+    """Copies the stored alt text of a cell's picture to the metadata that myst-nb reads."""
     for output in cell["outputs"]:
         alt = output.get("metadata", {}).get("image/png", {}).get("alt")
         if alt:
@@ -199,10 +230,10 @@ def _describe_picture(cell: dict[str, Any]) -> None:
 
 
 def _site_outputs(code: str, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The outputs of a cell as the site shows them.
+    """Returns the outputs of a cell as the site shows them.
 
-    Tasks are Markdown, of which notebooks store the text. In the place of the picture of an
-    Explorer that the gallery alone can make stands the Explorer.
+    Tasks become Markdown, because notebooks store only their text. An Explorer that needs only the
+    gallery replaces its stored picture.
     """
     for output in outputs:
         data = output.get("data", {})
@@ -218,24 +249,53 @@ def _site_outputs(code: str, outputs: list[dict[str, Any]]) -> list[dict[str, An
     return outputs
 
 
-def reference() -> dict[str, tuple[str, list[str]]]:
-    """The pages of the reference by file name: the title, and the full names on it in order."""
+def groups() -> dict[str, tuple[str, list[str]]]:
+    """The public names by the page that lists them: its title, and the names in order."""
     package = importlib.import_module("shardviz")
-    module_of = getattr(package, "_MODULE_OF")  # noqa: B009  what `__init__.pyi` says
-    pages: dict[str, tuple[str, list[str]]] = {}
+    module_of = getattr(package, "_MODULE_OF")  # noqa: B009  as `__init__.pyi` lists them
+    listed: dict[str, tuple[str, list[str]]] = {}
     left = {name: module_of[name] for name in package.__all__ if name in module_of}
     for page, (title, starts) in GROUPS.items():
         names = [n for n, m in left.items() if m.startswith(starts)]
         left = {n: m for n, m in left.items() if n not in names}
-        pages[page] = (title, [f"shardviz.{n}" for n in names])
+        listed[page] = (title, [f"shardviz.{name}" for name in names])
+    types = importlib.import_module("shardviz.types")
+    rest = [name for name in _public(types) if name not in module_of]
+    listed["types"] = ("Other types", [f"shardviz.types.{name}" for name in rest])
+    return listed
+
+
+def page_name(name: str) -> str:
+    """The page of a public name. Functions and classes differ in more than capitals.
+
+    >>> page_name("shardviz.layout"), page_name("shardviz.Layout")
+    ('layout', 'class-layout')
+    """
+    short = name.rpartition(".")[2]
+    return short if short.islower() else f"class-{short.lower()}"
+
+
+def short_name(name: str) -> str:
+    """A public name as users write it.
+
+    >>> short_name("shardviz.layout"), short_name("shardviz.types.Verdict")
+    ('sv.layout', 'types.Verdict')
+    """
+    module, _, short = name.rpartition(".")
+    return PREFIXES[f"{module}."] + short
+
+
+def reference() -> dict[str, tuple[str, list[str]]]:
+    """The pages of the reference by file name: the title, and the full names on it in order."""
+    pages: dict[str, tuple[str, list[str]]] = {}
+    for _, names in groups().values():
+        for name in names:
+            pages[page_name(name)] = (short_name(name), [name])
     for name in MODULES:
         if importlib.util.find_spec(name) is not None:
             module = importlib.import_module(name)
-            own = _public(module)
-            if name == "shardviz.types":  # some of which are public names themselves
-                own = [n for n in own if n not in module_of]
-            pages[name.rpartition(".")[2]] = (name, [f"{name}.{n}" for n in own])
-    return {page: found for page, found in pages.items() if found[1]}
+            pages[name.rpartition(".")[2]] = (name, [f"{name}.{n}" for n in _public(module)])
+    return {page: listed for page, listed in pages.items() if listed[1]}
 
 
 def _public(module: ModuleType) -> list[str]:
@@ -247,25 +307,52 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def write_reference() -> None:
-    """Writes a page of reStructuredText for each entry of `reference`, and their table."""
+    """Writes a page of reStructuredText for each entry of `reference`, and the lists of them."""
     folder = DOCS / "reference"
-    shutil.rmtree(folder, ignore_errors=True)
     pages = reference()
-    for page, (title, names) in pages.items():
-        _write(folder / f"{page}.rst", _reference_page(title, names))
-    entries = "".join(f"   {page}\n" for page in pages)
-    words = "Every public name, with an example that the tests run.\n"
+    texts = {page: _reference_page(title, names) for page, (title, names) in pages.items()}
+    modules = [page for page, (title, _) in pages.items() if title in MODULES]
+    for page, (title, names) in groups().items():
+        texts[f"group-{page}"] = _group_page(title, names)
+    lists = [f"group-{page}" for page in groups()] + modules
+    entries = "".join(f"   {page}\n" for page in lists)
+    words = "Each public name has a page, with an example that the tests run as it stands.\n"
+    words += "The examples need only ``import shardviz as sv``.\n"
     table = f".. toctree::\n   :maxdepth: 2\n\n{entries}"
-    _write(folder / "index.rst", f"Reference\n=========\n\n{words}\n{table}")
+    texts["index"] = f"Reference\n=========\n\n{words}\n{table}"
+    for page, text in texts.items():
+        _write(folder / f"{page}.rst", text)
+    for old in folder.glob("*.rst"):
+        if old.stem not in texts:
+            old.unlink()
+
+
+def _group_page(title: str, names: list[str]) -> str:
+    """A page that lists names, each with the first line of its docstring."""
+    parts = [f"{title}\n{'=' * len(title)}\n"]
+    for name in names:
+        module, _, short = name.rpartition(".")
+        value = getattr(importlib.import_module(module), short)
+        owner = value if callable(value) else type(value)
+        summary = (inspect.getdoc(owner) or "").partition("\n")[0]
+        parts.append(f":doc:`{short_name(name)} <{page_name(name)}>`\n    {summary}\n")
+    entries = "".join(f"   {page_name(name)}\n" for name in names)
+    parts.append(f".. toctree::\n   :hidden:\n\n{entries}")
+    return "\n".join(parts)
 
 
 def _reference_page(title: str, names: list[str]) -> str:
     parts = [f"{title}\n{'=' * len(title)}\n"]
-    if title.startswith("shardviz."):
+    if title in MODULES:
         parts.append(f".. automodule:: {title}\n   :no-members:\n")
     for name in names:
-        short = name.rpartition(".")[2]
-        parts.append(f"{short}\n{'-' * len(short)}\n\n{_directive(name)}\n")
+        if title in MODULES:
+            short = name.rpartition(".")[2]
+            parts.append(f"{short}\n{'-' * len(short)}\n")
+        parts.append(f"{_directive(name)}\n")
+        if name in PICTURES:
+            code = "".join(f"   {line}\n" for line in PICTURES[name].splitlines())
+            parts.append(f".. picture::\n\n{code}")
     return "\n".join(parts)
 
 
@@ -281,11 +368,11 @@ def _directive(name: str) -> str:
         return f".. autofunction:: {name}\n"
     if isinstance(value, ModuleType):
         return f".. automodule:: {value.__name__}\n"
-    return f".. autodata:: {name}\n   :no-value:\n"  # autodoc adds what its type says
+    return f".. autodata:: {name}\n   :no-value:\n"  # autodoc adds the docstring of its type
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a file that is not so already: Sphinx reads again what is newer than its page."""
+    """Writes a file unless it has this text, because Sphinx reads files newer than their pages."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
@@ -335,6 +422,22 @@ def _begin(app: Any) -> None:
     write_reference()
 
 
+# Words that people search for, by the page that answers them.
+KEYWORDS = {
+    "howto/out-of-memory": ("OOM", "out of memory", "RESOURCE_EXHAUSTED"),
+    "howto/will-it-fit": ("does it fit", "memory per device"),
+    "howto/recompile": ("recompile", "recompiles", "recompilation", "cache miss"),
+    "howto/optimizer-state": ("replicated", "replicated optimizer state"),
+    "howto/no-rule-matched": ("replicated weight", "not sharded"),
+    "howto/explicit-mode": ("out_sharding", "ShardingTypeError", "Explicit axes"),
+    "howto/all-gather": ("unexpected all-gather", "all-gather"),
+    "lessons/07_data_fsdp_tensor": ("FSDP", "fully sharded data parallel", "tensor parallelism"),
+    "lessons/08_zero": ("ZeRO", "optimizer sharding"),
+    "lessons/23_kv_cache": ("KV cache", "prefill", "decode"),
+    "lessons/24_pipelines": ("pipeline parallelism", "bubble"),
+    "lessons/29_experts": ("mixture of experts", "MoE"),
+    "first-steps": ("install", "getting started", "simulated devices"),
+}
 COURSE = 17  # lessons; those after them are short ones
 LESSON_EXPLORER = 680  # pixels
 PARTS = {
@@ -359,8 +462,27 @@ exercises. Its first cell names the lessons that it needs.""",
 }
 
 
+def with_keywords(text: str, keywords: tuple[str, ...]) -> str:
+    """Markdown with entries of the index, which search finds, below its title.
+
+    >>> print(with_keywords("# A\\n\\nText.", ("OOM", "KV cache")))
+    # A
+    <BLANKLINE>
+    ```{index} ! OOM, ! KV cache
+    ```
+    <BLANKLINE>
+    Text.
+    """
+    title, _, rest = text.partition("\n")
+    if not keywords or not title.startswith("# "):
+        return text
+    entries = ", ".join(f"! {keyword}" for keyword in keywords)
+    return f"{title}\n\n```{{index}} {entries}\n```\n{rest}"
+
+
 def _links(app: Any, page: str, source: list[str]) -> None:
     file = f"docs/{page}.md"
+    source[0] = with_keywords(source[0], KEYWORDS.get(page, ()))
     if page == "index":
         # A part of the lessons without any has no page.
         for part in PARTS:
@@ -373,7 +495,7 @@ def _links(app: Any, page: str, source: list[str]) -> None:
 def _home_too(
     app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Reads home again where a part of the lessons got its first lesson, or lost its last."""
+    """Reads home again if a part of the lessons got its first lesson or lost its last one."""
     parts = {f"lessons/{part}" for part in PARTS}
     return ["index"] if parts & (added | removed) else []
 
@@ -381,7 +503,7 @@ def _home_too(
 def mark_code(lines: list[str]) -> list[str]:
     """The lines of a docstring with `::` before each indented block that is not a doctest.
 
-    Docstrings indent code, as Markdown does; reStructuredText would run its lines together.
+    Docstrings indent code, as in Markdown; without `::`, reStructuredText joins its lines.
 
     >>> mark_code(["Write:", "", "    a()", "    b()", "", "Then."])
     ['Write:', '', '::', '', '    a()', '    b()', '', 'Then.']
@@ -400,9 +522,20 @@ def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: 
         lines[:] = mark_code(lines)
 
 
+def _prefixes(app: Any, doctree: Any) -> None:
+    """Writes names as users do: `sv.plot` in place of `shardviz.plot`."""
+    from sphinx import addnodes
+
+    for node in doctree.findall(addnodes.desc_addname):
+        if prefix := PREFIXES.get(node.astext()):
+            node.clear()
+            node += addnodes.desc_sig_name("", prefix)
+
+
 def setup(app: Any) -> dict[str, Any]:
     """What Sphinx calls."""
     app.add_config_value("lessons_colab", "", "env")
+    app.connect("doctree-read", _prefixes)
     app.connect("builder-inited", _begin)
     app.connect("source-read", _links)
     app.connect("env-get-outdated", _home_too)

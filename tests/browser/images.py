@@ -281,10 +281,15 @@ def take(lab: Lab, shot: Shot, theme: str, path: Path) -> None:
     page.mouse.move(0, 0)  # nothing is pointed at by accident
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
     found = page.locator(shot.part).screenshot(animations="disabled", caret="hide")
-    # A third of the bytes: rare colours count, too, so that a green dot stays green.
-    few = Image.open(io.BytesIO(found)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
-    few.save(path, "PNG", optimize=True)
+    write_small(found, path)
     lab.close()
+
+
+def write_small(picture: bytes, path: Path) -> None:
+    """Writes a PNG with 256 colours, which needs a third of the bytes."""
+    # Rare colours count, too, so that a green dot stays green.
+    few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+    few.save(path, "PNG", optimize=True)
 
 
 def main(words: Sequence[str] = ()) -> int:
@@ -297,7 +302,7 @@ def main(words: Sequence[str] = ()) -> int:
     for what, picture in figures().items():
         for theme in THEMES:
             if wanted(name := f"{what}-{theme}.png"):
-                (FOLDER / name).write_bytes(png(picture, theme))
+                write_small(png(picture, theme), FOLDER / name)
                 print(f"docs/images/{name}")
     chromium_path = find_chromium()
     if chromium_path is None:

@@ -7,16 +7,21 @@ machine, and a request beyond this one fails the test.
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import cycle
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Response, expect
 
 from tests.browser.views import play_largest
 from tests.docs.made_pages import HOW, SITE, read_page
 
-GALLERY = SITE / "gallery.html"
+GALLERY = SITE / "gallery" / "explorers.html"
 needs_site = pytest.mark.skipif(not GALLERY.is_file(), reason=HOW)
 
 
@@ -25,7 +30,7 @@ def embedded() -> list[str]:
     if not GALLERY.is_file():
         return []
     references, _ = read_page(GALLERY.read_text(encoding="utf-8"))
-    found = [r.target for r in references if r.loaded and r.target.startswith("explorers/")]
+    found = [r.target for r in references if r.loaded and r.target.startswith("../explorers/")]
     return list(dict.fromkeys(found))
 
 
@@ -117,11 +122,16 @@ def test_a_lesson_has_a_download_tasks_as_text_and_code_to_copy(page: Page):
     expect(download).to_have_attribute("href", re.compile(r"_downloads/.*\.ipynb$"))
     expect(page.locator("article .cell_output strong").first).to_have_text(re.compile(r"^\w+/"))
     assert page.locator("button.copybtn").count() > 5
+
+
+@needs_site
+def test_an_explorer_that_needs_only_the_gallery_is_live_in_its_lesson(page: Page):
+    page.goto((SITE / "lessons" / "12_why_did_no_rule_match.html").as_uri())
     expect(page.locator("iframe.shardviz-saved")).to_have_count(1)
 
 
 @needs_site
-@pytest.mark.parametrize("name", ["index", "first-steps", "howto/all-gather", "reference/layouts"])
+@pytest.mark.parametrize("name", ["index", "first-steps", "howto/all-gather", "reference/layout"])
 def test_a_page_loads_nothing_from_elsewhere_and_complains_of_nothing(page: Page, name: str):
     page.goto((SITE / f"{name}.html").as_uri())
     expect(page.locator("article h1").first).to_be_visible()
@@ -130,3 +140,61 @@ def test_a_page_loads_nothing_from_elsewhere_and_complains_of_nothing(page: Page
         ".every(i => i.complete && i.naturalWidth > 0)"
     )
     assert shown
+
+
+@pytest.fixture(scope="module")
+def site_address() -> Iterator[str]:
+    """The address of the site behind a server on this machine, which counts as no other one."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+LIGHT = ["index", "first-steps", "stages", "howto/all-gather", "gallery/programs", "reference/plot"]
+
+
+@needs_site
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_page_without_explorers_loads_less_than_800_kb(page: Page, site_address: str, name: str):
+    loaded: dict[str, int] = {}
+
+    def count(response: Response) -> None:
+        if "/explorers/" not in response.url:
+            loaded[response.url] = int(response.headers.get("content-length", 0))
+
+    page.on("response", count)
+    page.goto(f"{site_address}/{name}.html")
+    page.wait_for_load_state("load")
+    assert len(loaded) > 5
+    assert not any("fontawesome" in url or "searchindex" in url for url in loaded)
+    assert sum(loaded.values()) < 800_000, loaded
+
+
+SEARCHES = {
+    "OOM": "howto/out-of-memory",
+    "out of memory": "howto/out-of-memory",
+    "FSDP": "lessons/07_data_fsdp_tensor",
+    "KV cache": "lessons/23_kv_cache",
+    "recompile": "howto/recompile",
+    "replicated": "howto/optimizer-state",
+    "install": "first-steps",
+}
+
+
+@needs_site
+@pytest.mark.parametrize(("words", "leads_to"), SEARCHES.items(), ids=SEARCHES)
+def test_a_search_leads_to_the_page_that_answers(
+    page: Page, site_address: str, words: str, leads_to: str
+):
+    page.goto(f"{site_address}/search.html?q={quote(words)}")
+    first = page.locator("#search-results li a").first
+    expect(first).to_have_attribute("href", re.compile(rf"^{leads_to}\.html"))

@@ -13,6 +13,7 @@ PAGES = [
     ROOT / "README.md",
     *(p for p in sorted((ROOT / "docs").glob("*.md")) if p.stem not in MADE),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
+    *sorted((ROOT / "docs" / "gallery").glob("*.md")),
 ]
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

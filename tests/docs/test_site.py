@@ -15,10 +15,13 @@ from tests.docs.pages import PAGES, ROOT
 from tests.structure.names import undocumented
 
 site_pages = extension("site_pages")
+site_text = extension("site_text")
+site_weight = extension("site_weight")
 REFERENCE = {name: page for page, (_, names) in site_pages.reference().items() for name in names}
 PUBLIC = [f"shardviz.{n}" for n in sv.__all__ if n != "__version__"]
 PUBLIC += [f"{m.__name__}.{n}" for m in (gallery, legacy) for n in m.__all__]
 EXAMPLES = doctest.DocTestFinder(recurse=True)
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 needs_site = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason=HOW)
 
@@ -35,13 +38,40 @@ def test_every_public_name_is_in_the_reference_once():
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_has_an_example_that_the_tests_run(name):
+def test_a_public_name_has_an_example(name):
     value = value_of(name)
     owner = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
     assert undocumented(name, value) == []
-    # `pytest shardviz` runs the examples of every module of the package.
     assert inspect.unwrap(owner).__module__.startswith("shardviz.")
     assert any(test.examples for test in EXAMPLES.find(owner))
+
+
+def pasted(name):
+    """The examples of a name and of its members, with `sv` and nothing else at hand."""
+    value = value_of(name)
+    if isinstance(value, ModuleType):
+        return []
+    owner = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
+    return [t for t in EXAMPLES.find(owner, name, globs={"sv": sv}) if t.examples]
+
+
+# Aliases of types have no docstrings.
+DOCUMENTED = [name for name in REFERENCE if not name.startswith("shardviz.base.typing.")]
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_an_example_of_the_reference_runs_as_pasted(name, eight_devices):
+    failures = []
+    for example in pasted(name):
+        doctest.DocTestRunner(optionflags=FLAGS).run(example, out=failures.append)
+    assert not failures, "".join(failures)
+
+
+def test_an_example_that_needs_another_name_is_found():
+    parser, failures = doctest.DocTestParser(), []
+    planted = parser.get_doctest(">>> MeshSpec\n1\n", {"sv": sv}, "planted", None, 0)
+    doctest.DocTestRunner(optionflags=FLAGS).run(planted, out=failures.append)
+    assert "NameError" in "".join(failures)
 
 
 def test_pages_for_the_questions_that_people_ask():
@@ -96,9 +126,54 @@ def test_links_lead_to_the_pages_that_are_made(link, file, page, made):
     assert site_pages.with_site_links(link, file, page) == made
 
 
-def test_examples_of_the_modules_that_make_pages():
-    assert doctest.testmod(site_pages).failed == 0
-    assert doctest.testmod(site_pages).attempted >= 3
+@pytest.mark.parametrize("module", [site_pages, site_text, site_weight], ids=lambda m: m.__name__)
+def test_examples_of_the_modules_that_make_pages(module):
+    results = doctest.testmod(module)
+    assert results.failed == 0
+    assert results.attempted >= 2
+
+
+def test_functions_and_classes_have_pages_of_their_own():
+    pages = site_pages.reference()
+    for name in sv.__all__:
+        if name != "__version__":
+            page = site_pages.page_name(f"shardviz.{name}")
+            assert pages[page] == (f"sv.{name}", [f"shardviz.{name}"])
+    # They differ in more than capitals, which some file systems ignore.
+    assert len({page.lower() for page in pages}) == len(pages)
+
+
+def test_pictures_and_keywords_belong_to_names_and_pages():
+    assert set(site_pages.PICTURES) <= set(REFERENCE)
+    for page in site_pages.KEYWORDS:
+        folder, _, name = page.rpartition("/")
+        place = ROOT / "notebooks" if folder == "lessons" else ROOT / "docs" / folder
+        suffix = ".ipynb" if folder == "lessons" else ".md"
+        assert (place / f"{name}{suffix}").is_file(), page
+
+
+def test_a_notebook_as_markdown_has_its_code_and_text_outputs():
+    task = cell("1 + 1", "2")
+    words = {"cell_type": "markdown", "source": ["# Sums\n", "[b](02_b.ipynb)"]}
+    text = site_text.of_notebook({"cells": [words, task]})
+    assert text == "# Sums\n[b](02_b.md)\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n"
+
+
+def test_a_light_page_loads_no_icon_font_and_no_picture_that_is_not_in_sight(tmp_path):
+    picture = bytes(16) + (640).to_bytes(4, "big") + (480).to_bytes(4, "big")
+    (tmp_path / "a.png").write_bytes(picture)
+    page = (
+        '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>'
+        '<script src="searchindex.js"></script><img alt="a" src="a.png" style="width: 9px" />'
+        '<img alt="b" src="gone.png"/>'
+    )
+    light = site_weight.lighter_page(page, tmp_path, is_search=False)
+    assert light == (
+        '<img loading="lazy" width="640" height="480" alt="a" src="a.png" style="width: 9px"/>'
+        '<img alt="b" src="gone.png"/>'
+    )
+    assert site_weight.lighter_page(light, tmp_path, is_search=False) == light
+    assert "searchindex" in site_weight.lighter_page(page, tmp_path, is_search=True)
 
 
 def cell(code, text):
@@ -172,3 +247,17 @@ def test_the_site_has_every_page_lesson_and_public_name():
     for name, page in REFERENCE.items():
         if name in PUBLIC:
             assert f'id="{name}"' in (SITE / "reference" / f"{page}.html").read_text(), name
+    for page in (SITE / "reference").glob("*.html"):
+        # Names are written as users write them, after `import shardviz as sv`.
+        assert '<span class="pre">shardviz.</span>' not in page.read_text(), page
+
+
+@needs_site
+def test_every_page_has_a_copy_in_markdown_and_llms_txt_lists_them():
+    for page in PAGES[1:]:
+        copy = (SITE / page.relative_to(ROOT / "docs")).read_text()
+        assert copy.startswith("# "), page
+        assert not re.search(r"^```\{", copy, re.M), page
+    listed = re.findall(r"\]\((.*)\.md\)", (SITE / "llms.txt").read_text())
+    assert {"first-steps", "lessons/01_see_a_sharding", "howto/out-of-memory"} <= set(listed)
+    assert all((SITE / f"{name}.md").is_file() for name in listed)
