@@ -60,6 +60,7 @@ SECONDS = {
     "tests/stages/": 115,
     "notebooks/10_will_it_fit.ipynb": 70,
     "notebooks/17_how_far.ipynb": 25,
+    "notebooks/18_overlap.ipynb": 30,
     "notebooks/13_one_block_four_tables.ipynb": 50,
     "tests/worker/test_forks.py": 65,
     "tests/worker/test_faults.py": 35,
