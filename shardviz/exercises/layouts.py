@@ -387,7 +387,7 @@ def rules_twelve_heads(setup: Setup, answer: Answer) -> str:
     return result.does
 
 
-# Lesson 10
+# Lessons 10, 16 and 17
 
 _LLAMA_3 = {"vocab": 128256, "mlp": 14336, "kv_heads": 8}
 

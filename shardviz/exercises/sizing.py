@@ -32,7 +32,7 @@ from shardviz.programs.public.programs import program
     task="""
 A layer of the 70B model has these sizes. The queries are multiplied with the keys, and the result with the
 values. From which sequence length on do these two products take as many operations as the products with
-all weights of the layer? Nothing is saved for the causal mask.
+all weights of the layer? The causal mask saves nothing here.
 """,
     given=lambda: Setup(embed=8192, heads=64, kv_heads=8, head_dim=128, mlp=28672),
     hints=(
@@ -47,10 +47,8 @@ all weights of the layer? Nothing is saved for the causal mask.
     ),
 )
 def arithmetic_attention_length(setup: Setup, answer: Answer) -> str:
-    width, kv_width = (
-        setup.heads * setup.head_dim,
-        setup.kv_heads * setup.head_dim,
-    )
+    width = setup.heads * setup.head_dim
+    kv_width = setup.kv_heads * setup.head_dim
     mlp = 3 * setup.embed * setup.mlp
     attention = 2 * setup.embed * (width + kv_width)
     # Per token: 2 operations per parameter, and 4 per key, head and dimension.
@@ -196,11 +194,10 @@ def _seconds_sent(setup: Setup, mesh: MeshSpec) -> float:
 @add(
     "far/mesh",
     task="""
-A block of two weights, `[embed, hidden]` and `[hidden, embed]`, is trained on `devices` devices with a batch
-of `tokens` tokens in all. Weights and activations are in bfloat16. Along `fsdp` the weights are gathered,
-along `tensor` the activations are summed once per block. Every axis is a ring with two links of `link` bytes per
-second, and the collectives run one after another. With which mesh do the collectives of the forward pass
-take the least time?
+A block has two weights, `[embed, hidden]` and `[hidden, embed]`. On `devices` devices, the axis `fsdp` gathers
+the weights, and the axis `tensor` sums the activations of the block once. A batch has `tokens` tokens, and all
+arrays are in bfloat16. Each axis is a ring, and a device has two links of `link` bytes per second along it. The
+collectives run one after another. With which mesh do those of the forward pass take the least time?
 """,
     given=lambda: Setup(
         devices=256,
@@ -210,7 +207,7 @@ take the least time?
         link=50000000000,
     ),
     hints=(
-        "A longer `tensor` axis makes the gathered weights smaller; a longer `fsdp` axis, the activations.",
+        "A longer `tensor` axis makes the gathered weights smaller. A longer `fsdp` axis makes the activations smaller.",
         "Write both times as functions of the length of `fsdp`, and add them.",
         "The sum is least near the length at which both times are equal.",
     ),
@@ -289,8 +286,8 @@ def measured_exposed(setup: Setup, answer: Answer) -> str:
     "measured/first",
     task="""
 A run on a TPU was measured: for each part of a step, the least and the measured time in microseconds. The
-measured times add up to the step. Name the part whose difference you would look at first, since a step
-would gain the most if that part ran in its least time.
+measured times add up to the step. One part would shorten the step the most if it ran in its least time. Name
+that part.
 """,
     given=lambda: Setup(
         least_and_measured={
