@@ -98,6 +98,14 @@ def test_edges_from_text():
     assert attributes.parse_edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
 
 
+def test_steps_that_differ_in_their_numbers_are_parsed_once():
+    attributes._parse_moves.cache_clear()
+    step = '#sdy.propagation_edges<[{step-%d = [{"a" = operand-0 -> [result-0]}]}]>'
+    numbers = [attributes.parse_edges(step % number)[0].number for number in (3, 4, 5)]
+    assert numbers == [3, 4, 5]
+    assert attributes._parse_moves.cache_info().misses == 1
+
+
 LOCATIONS = {
     "a name alone": ('loc("max")', "max", ()),
     "nothing": ("loc(unknown)", "", ()),

@@ -154,6 +154,7 @@ def _located(name: str, frames: tuple[Frame, ...]) -> SourceLocation:
     return SourceLocation(name.removesuffix(":"), frames)
 
 
+@lru_cache(maxsize=4096)
 def _frames_in(location: str) -> tuple[Frame, ...]:
     """The user's frames in the text of a location without its operation name."""
     frames: dict[Frame, None] = {}  # a dict, because jax repeats some in loops
@@ -229,7 +230,7 @@ _AXIS = r'"((?:[^"\\]|\\.)*)"(:\(\d+\)\d+)?'
 _ONE_AXIS = re.compile(_AXIS)
 _MAP = re.compile(r"\{[^{}]*\}")
 _ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
-_STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
+_STEP = re.compile(r"\{step-(\d+) = \[")
 _EDGE = re.compile(_AXIS + r" = (\w+-\d+) -> \[([^\]]*)\]")
 _EDGES = re.compile(r"#sdy\.propagation_edges<.*?\]>")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]+?)(?:, .*)?>")
@@ -283,7 +284,6 @@ def parse_origins(text: str) -> tuple[dict[str, str], ...]:
     return tuple(maps)
 
 
-@lru_cache(maxsize=16384)
 def parse_edges(text: str) -> tuple[Edge, ...]:
     """Parses the propagation steps in the text of one `sdy.propagation_edges`.
 
@@ -292,11 +292,21 @@ def parse_edges(text: str) -> tuple[Edge, ...]:
     ('result-0',)
     """
     edges = []
-    for number, moves in _STEP.findall(text):
-        for name, part, source, targets in _EDGE.findall(moves):
-            axis, ends = unescaped(name) + part, tuple(targets.split(", "))
-            edges.append(Edge(int(number), axis, source, ends))
+    _, *steps = _STEP.split(text)
+    for number, moves in zip(steps[::2], steps[1::2], strict=True):
+        for axis, source, targets in _parse_moves(moves):
+            edges.append(Edge(int(number), axis, source, targets))
     return tuple(edges)
+
+
+# Operations differ in the numbers of their steps, but rarely in the rest.
+@lru_cache(maxsize=4096)
+def _parse_moves(text: str) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Axis, source and targets of each edge in the text of one step."""
+    moves = []
+    for name, part, source, targets in _EDGE.findall(text):
+        moves.append((unescaped(name) + part, source, tuple(targets.split(", "))))
+    return tuple(moves)
 
 
 def parse_edge_lists(text: str) -> tuple[tuple[Edge, ...], ...]:
