@@ -83,13 +83,15 @@ def of_notebook(notebook: dict[str, Any]) -> str:
 
 def of_reference(title: str, names: list[str]) -> str:
     """The signatures and docstrings of names as Markdown."""
+    from sphinx.util.inspect import stringify_signature
+
     parts = [f"# {title}"]
     for name in names:
         module, _, short = name.rpartition(".")
         value = getattr(importlib.import_module(module), short)
         signature = ""
         if inspect.isfunction(value):
-            signature = str(inspect.signature(value))
+            signature = stringify_signature(inspect.signature(value))
         doc = inspect.getdoc(value) or ""
         parts.append(f"## {short}\n\n```python\n{short}{signature}\n```\n\n```text\n{doc}\n```")
     return "\n\n".join(parts) + "\n"

@@ -2,7 +2,7 @@
 
 - The theme draws a dozen icons with Font Awesome, 1.7 MB of scripts and fonts. `site.css` has these
   icons as masks, and the rules of Font Awesome are left out of the theme's style sheet.
-- The search index is loaded by the search page alone.
+- Only the search page loads the search index, and only lessons load the styles of notebooks.
 - Pictures load when they come into sight. A picture for the other theme is never in sight, because
   the theme is known before the first picture loads.
 """
@@ -17,6 +17,7 @@ _ICON_SCRIPT = re.compile(r"\s*<script[^>]*scripts/fontawesome\.js[^>]*></script
 _SEARCH_SCRIPT = re.compile(
     r"\s*<script[^>]*(?:searchtools|language_data|searchindex)\.js[^>]*></script>"
 )
+_NOTEBOOK_STYLES = re.compile(r"\s*<link[^>]*/mystnb\.[^>]*>")
 # The theme sets "auto" and replaces it later, when pictures of both themes have been loaded.
 _THEME = 'localStorage.getItem("theme") || "auto"'
 _THEME_NOW = (
@@ -72,6 +73,8 @@ def lighter_page(text: str, folder: Path, is_search: bool) -> str:
     text = _ICON_SCRIPT.sub("", text).replace(_THEME, _THEME_NOW)
     if not is_search:
         text = _SEARCH_SCRIPT.sub("", text)
+    if 'class="cell' not in text:
+        text = _NOTEBOOK_STYLES.sub("", text)
 
     def lazy(match: re.Match[str]) -> str:
         picture = folder / match[2]
