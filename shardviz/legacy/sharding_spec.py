@@ -221,7 +221,9 @@ class ShardingSpec(Displayed):
     def mesh_shape(self) -> tuple[int, ...]:
         """The device grid, with one size for each entry of `mesh_mapping`.
 
-        >>> ShardingSpec((Chunked([4]),), (Replicated(2), ShardedAxis(0))).mesh_shape
+        >>> from shardviz import legacy
+        >>> axes = (legacy.Replicated(2), legacy.ShardedAxis(0))
+        >>> legacy.ShardingSpec((legacy.Chunked([4]),), axes).mesh_shape
         (2, 4)
         """
         sizes = []
