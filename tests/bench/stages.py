@@ -31,7 +31,7 @@ RECORDED = 2.0 if hasattr(sys, "monitoring") else 3.0
 # A plan against jax's own trace and lower: `sv.plan` alone, with layers in a scan or in a list, and
 # with all of its values read.
 PLANNED, PLANNED_SCAN = (2.0, 1.6) if hasattr(sys, "monitoring") else (3.0, 2.5)
-READ = 8.0
+READ = 6.0
 DESCRIBED = "tpu:v5e:4x4"
 ROUNDS = 7
 
