@@ -386,7 +386,7 @@ class NoRemedy(Fact):
         wish: the request that cannot be fulfilled.
 
     >>> print(NoAxes(SplitWish("step")))
-    No table can split step: the mesh has no axis of more than one device.
+    No rule table can split step: the mesh has no axis of more than one device.
     """
 
     code: ClassVar[str]

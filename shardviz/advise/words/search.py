@@ -15,7 +15,7 @@ _ENDED = {
     "all compiled": "Every one that could fit was compiled.",
     "no better": "The plans of all others promise nothing better, which is no proof.",
     "no room": "By their plans all others need more memory still, which is no proof.",
-    "budget": "The budget of compiles is used up; others may be better.",
+    "budget": "The compile budget is used up; others may be better.",
     "seconds": "The time was over; others may be better.",
     "interrupted": "It was interrupted; others may be better.",
 }

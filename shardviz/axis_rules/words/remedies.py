@@ -219,7 +219,7 @@ def no_remedy(fact: NoRemedy) -> str:
                 " Change that."
             )
         case NoLayout(error=error):
-            return f"No table can {wish(fact.wish)}. {error}"
+            return f"No rule table can {wish(fact.wish)}. {error}"
         case NoNames(error=error):
             error = error or "It has no logical names that rules are for."
             return f"No rule splits {title}. {error}"
@@ -230,12 +230,12 @@ def no_remedy(fact: NoRemedy) -> str:
             )
         case NoAxes():
             return (
-                f"No table can split {title}: the mesh has no axis of more than one"
-                " device."
+                f"No rule table can split {title}: the mesh has no axis of more than"
+                " one device."
             )
         case TooSmall(bytes=size):
             return (
-                f"No table can do that: split as far as its sizes allow, {title} still"
+                f"No rule table can do that: split as far as its sizes allow, {title} still"
                 f" takes {bytes_text(size)} per device."
             )
         case BreaksOthers(action=broken_by, path=path, error=error):

@@ -104,7 +104,7 @@ def _view_of(request: TimelineRequest) -> JsonDict:
     >>> from shardviz.base.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
     >>> _view_of(nothing)["words"]
-    'There is no plan yet: the program is planned when its edits settle.'
+    'There is no plan yet: the program is planned once you pause editing.'
     """
     results, placement = request.results, request.placement
     plan, is_described = results.plan, topology_of(request.target) is not None

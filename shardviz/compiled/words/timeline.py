@@ -11,7 +11,7 @@ from shardviz.compiled.words.roofline import NOTES, time_text
 NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Target."
 NOT_PLANNED = "There is no plan, so least times and memory are not known."
-NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
+NO_PLAN = "There is no plan yet: the program is planned once you pause editing."
 NOTHING = "Nothing in this program must use memory or links."
 #: The names of the two schedules, each with an explanation.
 SERIAL = ("One after another", "Each begins when the one before has ended.")

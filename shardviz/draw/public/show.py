@@ -44,9 +44,9 @@ def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
         thing: any value that shardviz returns; a JAX mesh, spec, sharding or array; a
             tree of arrays or a model, drawn as its audit; or a function or a shape,
             followed by its arguments.
-        *arguments: the arguments of a function, which is drawn as its plan; of
-            `sv.layout` after a shape or an array; or rules and a mesh, or a mesh, after
-            a tree.
+        *arguments: what follows `thing`. After a function: its arguments (the function
+            is drawn as its plan). After a shape or an array: the arguments of
+            `sv.layout`. After a tree: rules and a mesh, or only a mesh.
         **options: `theme="dark"`; options for this kind of value, such as `dims=(0, 2)`
             for a layout; and arguments of `sv.plan`, `sv.layout` or `sv.audit`, such as
             `mesh=`.

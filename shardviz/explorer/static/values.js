@@ -18,7 +18,7 @@ const VALUE_ROW = 24; // pixels
 const MOST_OPEN = 400; // with at most this many values, all calls start unfolded
 const MOST_ARGUMENTS = 40; // with at most this many arguments, their group starts unfolded
 const LISTED_ESTIMATES = 5;
-const NO_PLAN = "There is no plan yet: the program is planned when its edits settle.";
+const NO_PLAN = "There is no plan yet: the program is planned once you pause editing.";
 const HOW_PICK =
   "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape ends the" +
   " choice.";

@@ -414,7 +414,7 @@ SENTENCES = {
     PlatformDependent: _platform_dependent,
     NotLowered: _not_lowered,
     UnknownConstraints: lambda note: (
-        f"Which constraints are called is unknown. {note.reason}"
+        f"Some constraint calls may be missing here. {note.reason}"
     ),
     AfterStep: _after_step,
     UntriedPasses: _untried_passes,

@@ -439,7 +439,7 @@ def check_mesh(leaf: object, mesh: MeshSpec, what: str) -> None:
 
 
 def as_spec(value: object) -> Spec | None:
-    """Converts a spec in any form to a Spec; None means no request.
+    """Converts a spec in any form to a Spec; None requests no sharding.
 
     Raises:
         ProgramError: for other values, and for shardings that name no mesh axes.

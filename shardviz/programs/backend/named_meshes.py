@@ -165,7 +165,8 @@ def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
         mesh = None if named is None else named.abstract_mesh
         if mesh is None or mesh.empty or mesh == context:
             continue
-        # Inside a shard_map, axes are Manual, but jax compares the outer mesh.
+        # Skip the mesh inside a shard_map, whose axes are Manual: jax's error is about
+        # the outer mesh.
         if all(axis_type.name != "Manual" for axis_type in mesh.axis_types):
             return mesh
     return None

@@ -1,7 +1,8 @@
 """Notes on operations whose operands must be split in a certain way.
 
-Their specs are read from a trace: those of arguments, followed through calls, elementwise
-operations and reshapes, and those of jax's types on Explicit axes. A spec that would need
+Operand specs are read from a trace: on Explicit axes from jax's types; elsewhere from the
+specs of arguments and sharding constraints, followed through calls, elementwise operations
+and reshapes. A spec that would need
 propagation is unknown, and an operand with an unknown spec gets no note.
 """
 

@@ -124,9 +124,7 @@ def refusals(facts: Sequence[TypeRefusal]) -> str:
     """Continues the message of the first refusal: its edits, then further refusals."""
     words = [_accepted(fact) for fact in facts[:1]]
     if facts[1:]:
-        words.append(
-            f"After that it refuses {plural(len(facts) - 1, 'more operation')}:"
-        )
+        words.append(f"jax also refuses {plural(len(facts) - 1, 'more operation')}:")
     return "".join(f" {one}" for one in (*words, *map(refusal, facts[1 : _MOST + 1])))
 
 

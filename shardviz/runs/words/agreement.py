@@ -52,8 +52,8 @@ def missing(fact: Missing) -> str:
 def other_failed(fact: OtherFailed) -> str:
     """Names the process that failed, and the reason."""
     return (
-        f"Process {fact.process} failed in the stage {fact.stage!r}, so no process goes"
-        f" on: {fact.message}"
+        f"Process {fact.process} failed in the stage {fact.stage!r}, so all processes"
+        f" stopped: {fact.message}"
     )
 
 
