@@ -5,6 +5,7 @@
 - Only the search page loads the search index, and only lessons load the styles of notebooks.
 - Pictures load when they come into sight. A picture for the other theme is never in sight, because
   the theme is known before the first picture loads.
+- Pictures are stored as lossless WebP, which needs half the bytes of PNG for the same pixels.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+
+from PIL import Image  # matplotlib brings it
 
 _ICON_SCRIPT = re.compile(r"\s*<script[^>]*scripts/fontawesome\.js[^>]*></script>")
 _SEARCH_SCRIPT = re.compile(
@@ -25,18 +28,20 @@ _THEME_NOW = (
     ' (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")'
 )
 _IMAGE = re.compile(r'<img (?![^>]*loading=)([^>]*?src="([^":]+\.png)"[^>]*?)\s*/?>')
+# A picture links to its file in full size.
+_LINK = re.compile(r'href="([^":]+)\.png"')
 _RULE = re.compile(r"[^{}]+\{[^{}]*\}")
 # Files that no page loads any more, or that only developers of the theme load.
 _UNUSED = ("**/*.map", "scripts/fontawesome.js*", "vendor/fontawesome/webfonts/*")
 
 
-def png_size(data: bytes) -> tuple[int, int]:
-    """The width and height of a PNG in pixels, from its header.
-
-    >>> png_size(bytes(16) + (3).to_bytes(4, "big") + (2).to_bytes(4, "big"))
-    (3, 2)
-    """
-    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+def as_webp(folder: Path) -> None:
+    """Replaces each PNG in a folder by a WebP with the same pixels."""
+    for path in sorted(folder.glob("*.png")):
+        with Image.open(path) as picture:
+            colours = "RGBA" if picture.has_transparency_data else "RGB"
+            picture.convert(colours).save(path.with_suffix(".webp"), "WEBP", lossless=True)
+        path.unlink()
 
 
 def is_icon_rule(rule: str) -> bool:
@@ -76,22 +81,28 @@ def lighter_page(text: str, folder: Path, is_search: bool) -> str:
     if 'class="cell' not in text:
         text = _NOTEBOOK_STYLES.sub("", text)
 
-    def lazy(match: re.Match[str]) -> str:
-        picture = folder / match[2]
-        if not picture.is_file():
-            return match[0]
-        with picture.open("rb") as file:
-            width, height = png_size(file.read(24))
-        # The size reserves the room of a picture that is not loaded yet.
-        return f'<img loading="lazy" width="{width}" height="{height}" {match[1]}/>'
+    def link(match: re.Match[str]) -> str:
+        small = f"{match[1]}.webp"
+        return f'href="{small}"' if (folder / small).is_file() else match[0]
 
-    return _IMAGE.sub(lazy, text)
+    def lazy(match: re.Match[str]) -> str:
+        small = match[2].removesuffix(".png") + ".webp"
+        if not (folder / small).is_file():
+            return match[0]
+        with Image.open(folder / small) as picture:
+            width, height = picture.size
+        # The size reserves the room of a picture that is not loaded yet.
+        words = match[1].replace(f'src="{match[2]}"', f'src="{small}"')
+        return f'<img loading="lazy" width="{width}" height="{height}" {words}/>'
+
+    return _IMAGE.sub(lazy, _LINK.sub(link, text))
 
 
 def _finished(app: Any, error: Exception | None) -> None:
     if error is not None or app.builder.name != "html":
         return
     site = Path(app.outdir)
+    as_webp(site / "_images")
     for page in site.rglob("*.html"):
         if page.relative_to(site).parts[0] not in ("_static", "explorers"):
             text = page.read_text(encoding="utf-8")

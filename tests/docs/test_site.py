@@ -7,6 +7,7 @@ import re
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
 import shardviz as sv
 from shardviz import gallery, legacy
@@ -160,20 +161,32 @@ def test_a_notebook_as_markdown_has_its_code_and_text_outputs():
 
 
 def test_a_light_page_loads_no_icon_font_and_no_picture_that_is_not_in_sight(tmp_path):
-    picture = bytes(16) + (640).to_bytes(4, "big") + (480).to_bytes(4, "big")
-    (tmp_path / "a.png").write_bytes(picture)
+    Image.new("RGB", (640, 480), "teal").save(tmp_path / "a.png")
+    site_weight.as_webp(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.webp"]
     page = (
         '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>'
-        '<script src="searchindex.js"></script><img alt="a" src="a.png" style="width: 9px" />'
+        '<script src="searchindex.js"></script><a href="a.png"></a><a href="gone.png"></a>'
+        '<img alt="a" src="a.png" style="width: 9px" />'
         '<img alt="b" src="gone.png"/>'
     )
     light = site_weight.lighter_page(page, tmp_path, is_search=False)
     assert light == (
-        '<img loading="lazy" width="640" height="480" alt="a" src="a.png" style="width: 9px"/>'
+        '<a href="a.webp"></a><a href="gone.png"></a>'
+        '<img loading="lazy" width="640" height="480" alt="a" src="a.webp" style="width: 9px"/>'
         '<img alt="b" src="gone.png"/>'
     )
     assert site_weight.lighter_page(light, tmp_path, is_search=False) == light
     assert "searchindex" in site_weight.lighter_page(page, tmp_path, is_search=True)
+
+
+def test_a_picture_keeps_its_pixels_as_webp(tmp_path):
+    for colours in ("RGB", "RGBA", "P"):
+        picture = Image.effect_noise((40, 30), 90).convert(colours)
+        picture.save(tmp_path / "a.png")
+        site_weight.as_webp(tmp_path)
+        with Image.open(tmp_path / "a.webp") as small:
+            assert small.convert("RGBA").tobytes() == picture.convert("RGBA").tobytes()
 
 
 def cell(code, text):
