@@ -18,7 +18,8 @@ and shows it in a frame.
     ```{examples} meshes
     ```
 
-Lists every example of this gallery, with its sentence, its source and its picture.
+Lists every example of this gallery, with its sentence, its source and its picture. With
+`:match: ^MLP`, a regular expression, it lists the examples whose names match.
 
 Every figure is drawn twice, for the light and for the dark theme.
 """
@@ -30,6 +31,7 @@ import hashlib
 import importlib
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,17 +168,19 @@ class PictureDirective(_Figure):
 
 
 class ExamplesDirective(_Figure):
-    """`examples`: everything that a gallery has."""
+    """`examples`: everything that a gallery has, or the names that match."""
 
     has_content = False
     required_arguments = 1
+    option_spec = {"match": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         kind = self.arguments[0]
         gallery = evaluate(f"getattr(gallery, {kind!r}, None) or {kind}")
         found: list[nodes.Node] = []
         for number, name in enumerate(gallery.names()):
-            found += self.example(gallery, name, f"{kind}-{number}")
+            if re.search(self.options.get("match", ""), name):
+                found += self.example(gallery, name, f"{kind}-{number}")
         return found
 
     def example(self, gallery: Any, name: str, file: str) -> list[nodes.Node]:

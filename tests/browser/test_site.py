@@ -159,7 +159,8 @@ def site_address() -> Iterator[str]:
     thread.join()
 
 
-LIGHT = ["index", "first-steps", "stages", "howto/all-gather", "gallery/programs", "reference/plot"]
+LIGHT = ["index", "first-steps", "stages", "howto/all-gather", "reference/plot"]
+LIGHT += ["gallery/programs", "gallery/programs-transformer", "gallery/layout-view"]
 
 
 @needs_site
