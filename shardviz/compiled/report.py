@@ -30,7 +30,7 @@ class Memory(Plain):
     Attributes:
         arguments: bytes of the arguments.
         outputs: bytes of the outputs.
-        temporaries: bytes of intermediate values.
+        temporaries: bytes of intermediate values; for TPUs, of those at the peak.
         aliased: bytes of outputs that reuse the memory of donated arguments; counted in
             both `arguments` and `outputs`.
         generated_code: bytes of the code, if it is on the device.
@@ -272,8 +272,7 @@ def needed_bytes(memory: Memory) -> int | None:
 def peak_bytes(memory: Memory) -> int | None:
     """Returns the live bytes per device at the peak.
 
-    If the peak is unknown, returns all bytes that the program needs, which on TPUs
-    include on-chip memory.
+    If the peak is unknown, returns all bytes that the program needs.
 
     >>> peak_bytes(Memory(arguments=100, temporaries=5))
     105

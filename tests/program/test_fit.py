@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import shardviz as sv
 from shardviz.axis_rules.fit import Fit, Uncounted
 from shardviz.base.errors import OutOfMemory
 from shardviz.base.layout import lay_out
@@ -100,3 +103,28 @@ def test_an_error_for_lack_of_memory_names_the_largest_arrays(error, lacks):
     assert found.lacks_memory is lacks
     assert found.largest_arrays == (largest if lacks else None)
     assert (str(largest) in found.message) is lacks
+
+
+def recomputed_step(weights, x):
+    def layer(x, weights):
+        up, down = weights
+        return x + jnp.tanh(x @ up) @ down, None
+
+    def loss(weights):
+        return jnp.mean(jax.lax.scan(jax.checkpoint(layer), x, weights)[0] ** 2)
+
+    return jax.tree.map(jnp.subtract, weights, jax.grad(loss)(weights))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("rows", "accepted"), [(900_000, True), (930_000, False)])
+def test_a_program_fits_a_tpu_if_its_compiler_accepts_it(rows, accepted):
+    up, down = sv.array("up", (16, 1024, 4096)), sv.array("down", (16, 4096, 1024))
+    x = sv.array("x", (rows, 1024), spec="data")
+    program = sv.program(recomputed_step, (up, down), x, mesh="data=4")
+    report = sv.compile(program, target="tpu:v5e:2x2")
+    assert (report.error is None) is accepted
+    memory, fit = report.without_error.memory, report.without_error.fit
+    assert fit.ok is accepted
+    parts = memory.arguments + memory.outputs + memory.temporaries - (memory.aliased or 0)
+    assert parts == memory.peak.bytes

@@ -344,10 +344,8 @@ def memory(report: Report) -> str:
         # The page shows both figures, so we explain a visible difference.
         if bytes_text(needed) != bytes_text(peak.bytes):
             code = used.generated_code or 0
-            least, uses = reached.roofline, "gaps between buffers"
-            if least is not None and least.chip.platform == "tpu":
-                uses += " and on-chip memory"
-            rest = {"code": code, uses: needed - peak.bytes - code}
+            gaps = needed - peak.bytes - code
+            rest = {"code": code, "gaps between buffers": gaps}
             beyond = [f"{bytes_text(n)} for {use}" for use, n in rest.items() if n > 0]
             parts.append(f"Beyond the values: {joined(beyond)}.")
     if used.aliased:

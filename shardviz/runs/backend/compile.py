@@ -231,7 +231,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         dumped.compiled,
         dumped.seconds,
         collectives,
-        memory=read_sizes(dumped.compiled, timeline),
+        memory=read_sizes(dumped.compiled, timeline, _platform(lowered)),
         cost=read_cost(dumped.compiled),
         partitioned=partitioned,
         partition_s=dumped.partition_s,
@@ -248,6 +248,12 @@ def _device_ids(lowered: Lowered) -> tuple[int, ...]:
     if not isinstance(mesh, Mesh):
         return ()
     return tuple(device.id for device in mesh.devices.flat)
+
+
+def _platform(lowered: Lowered) -> str:
+    """Returns the platform of the lowered program's mesh; `""` without devices."""
+    mesh = lowered.traced.mesh
+    return mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else ""
 
 
 def fingerprint(
@@ -379,9 +385,17 @@ def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
 
 
 def read_sizes(
-    stage: jax.stages.Compiled, timeline: MemoryTimeline | None = None
+    stage: jax.stages.Compiled,
+    timeline: MemoryTimeline | None = None,
+    platform: str = "",
 ) -> Memory:
-    """Collects the compiler's memory figures and the timeline of its buffers."""
+    """Collects the compiler's memory figures and the timeline of its buffers.
+
+    For TPUs, the temporaries are those at the peak of the program. The compiler compares
+    this peak with the memory of the chip. The temporaries that it reports can be larger:
+    it accepts programs for which arguments, outputs and these temporaries add up to 21 GiB
+    on a chip of 16 GiB.
+    """
     fields: dict[str, Any] = {"timeline": timeline}
     try:
         analysis = stage.memory_analysis()
@@ -389,7 +403,14 @@ def read_sizes(
         return Memory(**fields)  # not supported on every platform
     for field_name, name in _SIZES.items():
         fields[field_name] = getattr(analysis, f"{name}_size_in_bytes", None)
-    return Memory(**fields)
+    memory = Memory(**fields)
+    peak = getattr(analysis, "peak_memory_in_bytes", 0)
+    if platform == "tpu" and peak:
+        lasting = (
+            (memory.arguments or 0) + (memory.outputs or 0) - (memory.aliased or 0)
+        )
+        memory = memory.replace(temporaries=max(0, peak - lasting))
+    return memory
 
 
 def read_cost(stage: jax.stages.Compiled) -> dict[str, float]:

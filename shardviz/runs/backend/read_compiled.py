@@ -60,7 +60,7 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     )
     kind = devices[0].device_kind
     chip = chip_of_kind(kind)
-    memory = read_sizes(compiled)
+    memory = read_sizes(compiled, platform=devices[0].platform)
     if chip is not None:
         memory = memory.replace(capacity=chip.device_bytes)
     report = Report(
