@@ -391,10 +391,10 @@ def read_sizes(
 ) -> Memory:
     """Collects the compiler's memory figures and the timeline of its buffers.
 
-    For TPUs, the temporaries are those at the peak of the program. The compiler compares
-    this peak with the memory of the chip. The temporaries that it reports can be larger:
-    it accepts programs for which arguments, outputs and these temporaries add up to 21 GiB
-    on a chip of 16 GiB.
+    For TPUs, the temporaries are at most those at the peak of the program, which the
+    compiler compares with the memory of the chip. The temporaries that it reports can be
+    larger: it accepts programs for which arguments, outputs and these temporaries add up
+    to 21 GiB on a chip of 16 GiB. They can also be smaller than those at the peak.
     """
     fields: dict[str, Any] = {"timeline": timeline}
     try:
@@ -409,7 +409,9 @@ def read_sizes(
         lasting = (
             (memory.arguments or 0) + (memory.outputs or 0) - (memory.aliased or 0)
         )
-        memory = memory.replace(temporaries=max(0, peak - lasting))
+        at_peak = max(0, peak - lasting)
+        reported = at_peak if memory.temporaries is None else memory.temporaries
+        memory = memory.replace(temporaries=min(reported, at_peak))
     return memory
 
 
