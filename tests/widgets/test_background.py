@@ -294,7 +294,7 @@ explorer.close()
 
 def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
     # Planning starts jax, which must have enough simulated devices by then.
-    stages = "['1 collective', '1', '1 · 4 B', '✓ 2 of 3'] None"
+    stages = "['1 collective', '1', '1 · 6 B', '✓ 2 of 3'] None"
     assert in_new_python(LOGS).splitlines()[-1] == stages
 
 
