@@ -106,7 +106,7 @@ def _finished(app: Any, error: Exception | None) -> None:
     for page in site.rglob("*.html"):
         if page.relative_to(site).parts[0] not in ("_static", "explorers"):
             text = page.read_text(encoding="utf-8")
-            light = lighter_page(text, page.parent, page.name == "search.html")
+            light = lighter_page(text, page.parent, page == site / "search.html")
             if light != text:
                 page.write_text(light, encoding="utf-8")
     for sheet in (site / "_static" / "styles").glob("pydata-*.css"):
