@@ -441,7 +441,7 @@ class Module:
         return self.by_number[self.entry_number]
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yields all instructions except wrapped ones, in the order of XLA's text."""
+        """Yields the instructions in text order, without those inside an async-start."""
         hidden = set()
         for start in self._of_opcode("async-start"):
             if start.wrapped is not None:

@@ -45,7 +45,7 @@ _REMADE = (
 
 
 def phrase(collectives: Sequence[Collective]) -> str:
-    """Describes collectives in a phrase; equal ones are counted.
+    """Describes collectives in a phrase, grouped by kind and mesh axes.
 
     >>> c = Collective("all-reduce", ("data",), 1024, group_size=2)
     >>> phrase([c])

@@ -59,8 +59,8 @@ def not_run(code: str, title: str = "", count: int = 0) -> str:
         "attached": "Press Compile to run the compiler of the attached devices.",
         "described": f"Press Compile: the compiler for {title} takes a while.",
         "too many": (
-            f"An estimate only: {count:,} devices are many to simulate. Choose"
-            " described hardware, or press Compile."
+            f"This is only an estimate, because simulating {count:,} devices is slow."
+            " Choose described hardware, or press Compile."
         ),
         "too large": f"Press Compile: {count:,} operations take a while.",
         "no plan": "Not compiled: there is no plan.",

@@ -64,7 +64,7 @@ def runs_on(fact: RunsOn) -> str:
         case NamesOwnMesh(named=named):
             own = plural(named, "device")
             return (
-                f"The function names a mesh of {own} itself and cannot run on {count}."
+                f"The function uses its own mesh of {own}, so it cannot run on {count}."
             )
         case OrderedOnOne(effect=effect):
             return (

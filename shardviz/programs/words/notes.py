@@ -301,8 +301,9 @@ SENTENCES = {
         " and the memory over time are in a dump that only sv.compile(fn, *args) asks for."
     ),
     NotCompiled: _sentence(
-        "Two of the four stages are known: requested and propagated. XLA has neither"
-        " partitioned nor compiled this program: sv.report(lowered.compile()) shows both."
+        "This program is lowered but not compiled, so only its requested and propagated"
+        " stages are known. sv.report(lowered.compile()) shows the compiled program; for"
+        " the partitioned stage, use sv.compile(fn, *args)."
     ),
     FileOfStages: _file_of_stages,
     OwnDump: _sentence(
