@@ -64,11 +64,14 @@ def unknown(count: int) -> str:
     """Counts the unknown times, which the sums leave out.
 
     >>> unknown(1)
-    'The time of 1 is not known: it is left out.'
+    '1 operation or collective has no known time, so the sums leave it out.'
     """
     if count == 1:
-        return "The time of 1 is not known: it is left out."
-    return f"The times of {count:,} are not known: they are left out."
+        return "1 operation or collective has no known time, so the sums leave it out."
+    return (
+        f"{count:,} operations or collectives have no known time, so the sums leave"
+        " them out."
+    )
 
 
 def fused(count: int) -> str:

@@ -312,14 +312,14 @@ def _padded(note: PaddedDimension) -> str:
     size = -(-misfit.size // misfit.parts)
     full, remainder = divmod(misfit.size, size)
     empty = misfit.parts - full - bool(remainder)
-    shards = [f"{plural(full, 'shard')} of {size:,}"]
+    shards = [f"{plural(full, 'shard')} of {plural(size, 'element')}"]
     if remainder:
-        shards.append(f"one of {remainder:,}")
+        shards.append(f"1 shard of {remainder:,}")
     if empty:
         shards.append(f"{plural(empty, 'shard')} of padding alone")
     return (
-        f"Dimension {note.dim} is uneven over {axes}: {', then '.join(shards)}; the"
-        f" compiler pads. {misfit}"
+        f"Dimension {note.dim} does not divide evenly over {axes}, so the compiler pads"
+        f" it: {', then '.join(shards)}. {misfit}"
     )
 
 
