@@ -236,8 +236,8 @@ class Spec(Displayed):
             for axis in axes:
                 if axis not in mesh.shape:
                     error = SpecError(
-                        f"Dimension {dim} is to be split over {shown(axis)}, which is no"
-                        f" axis of the mesh ({mesh})."
+                        f"Dimension {dim} cannot be split over {shown(axis)}: the mesh"
+                        f" ({mesh}) has no such axis."
                         f"{suggestion(axis, mesh.axis_names)}"
                     )
                     yield dim, error

@@ -99,7 +99,7 @@ def problem(fact: RestoreProblem) -> str:
         )
     if fact.code == "no spec":
         return (
-            "Nothing says how it is to be split. Give a PartitionSpec or a sharding here,"
+            "Nothing describes how it should be split. Give a PartitionSpec or a sharding here,"
             " and orbax a target tree with jax.ShapeDtypeStruct(shape, dtype,"
             " sharding=...) for each array."
         )
