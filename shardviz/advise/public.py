@@ -45,33 +45,36 @@ def changes(
 
     Every edit is compiled before it is proposed. If the arrays are small enough, the
     results of the edited and the original program are compared on simulated devices.
-    Each proposal lists its side effects: other collectives, bytes sent, peak memory.
+    Each proposal lists its effects on other collectives, on sent bytes and on peak
+    memory.
 
     Args:
         report: a Report, Plan, Stages or Program, or a function, which `sv.program`
             turns into one.
-        *arrays: a function's arguments, as in `sv.program`. After anything else, only
-            the collective or goal, which can also be passed by name.
+        *arrays: a function's arguments, as in `sv.program`. After a Report, Plan,
+            Stages or Program, the only argument is the collective or the goal, which
+            can also be a keyword.
         collective: a Collective, its index in `.collectives`, or its name in the
             compiled module; by default the one that sends the most bytes.
-        goal: `"memory"` lowers the peak memory, even if the program does not fit its
-            target. It tries to donate or split arguments, to recompute values in the
-            backward pass instead of saving them, and to split the largest saved values.
+        goal: `"memory"` finds edits that lower the peak memory, even of a program that
+            does not fit its target. They donate or split arguments, recompute values in
+            the backward pass instead of saving them, or split the largest saved values.
             `"types"` finds edits that make jax accept a program it refuses.
             `"explicit"` finds edits that the program needs to run on Explicit axes.
-        target: the devices to compile for, as in `sv.compile`; by default those of the
-            report.
+        target: the devices to compile for, as in `sv.compile`; by default the devices
+            of the report.
         **keywords: keyword arguments of a function, and those of `sv.program` such as
             `mesh=` and `rules=`.
 
     Returns:
-        Changes, best first. Each has `.edit`, `.code()`, `.program`, `.report`,
-        `.bytes` and `.values`. `.refused` lists edits that were tried and rejected, and
-        `.advice` lists code to add by hand, which was not tried.
+        Changes: a sequence of edits, best first, each with `.edit`, `.code()`,
+        `.program`, `.report`, `.bytes` and `.values`. The sequence has `.refused`, the
+        edits that were tried and rejected, and `.advice`, code to add by hand that was
+        not tried.
 
     Raises:
-        ShardvizError: if there is no program or no such collective, or if the program
-            does not compile.
+        ShardvizError: if `report` has no program or no such collective, or if the
+            program does not compile.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> x = sv.array("x", (64, 8), spec="data")
@@ -170,8 +173,8 @@ def search(
     """Searches for a program's fastest shardings that fit in memory.
 
     The search plans many shardings and compiles the most promising ones for the target.
-    Its budget counts plans and compiles, not seconds, so a busy machine finds the same
-    result. Ctrl-C ends the search and keeps the results so far.
+    Its budget counts plans and compiles, so without `seconds` a busy machine finds the
+    same result. Ctrl-C ends the search and keeps the results so far.
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
@@ -181,9 +184,9 @@ def search(
             `"rules"` (the mesh axis of each logical name), `"donate"` (donation of
             arguments that the program returns updated, such as a training state),
             `"remat"` (values that loops save for the backward pass), `"device order"`
-            (the best order for the fastest candidate), or names of arguments. By
-            default, `"mesh"` and `"rules"` if the program has rules, otherwise `"mesh"`
-            and `"arguments"`.
+            (the order of the devices in the mesh, for the fastest candidate), or names
+            of arguments. By default, `"mesh"` and `"rules"` if the program has rules,
+            otherwise `"mesh"` and `"arguments"`.
         under: the memory limit per device, in bytes or as `"16 GiB"`; by default the
             memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
@@ -193,13 +196,13 @@ def search(
 
     Returns:
         A Search: the candidates, fastest first. `.frontier` has the best candidates by
-        time and memory, `.explain(a, b)` compares two candidates, `.plans` lists every
-        planned point with its bytes, and `.ended` and `.exhaustive` report how complete
-        the search is.
+        time and memory, and `.explain(a, b)` compares two candidates. `.plans` lists
+        every planned sharding with its estimated time and memory. `.ended` and
+        `.exhaustive` report how complete the search is.
 
     Raises:
-        ShardvizError: if the program cannot be planned, a dimension of the search is
-            unknown, or the figures of the target are not published.
+        ShardvizError: if the program cannot be planned, if `over` names something
+            unknown, or if the figures of the target are not published.
 
     >>> import shardviz as sv
     >>> x, w = sv.array("x", (512, 512)), sv.array("w", (512, 512))
@@ -244,11 +247,12 @@ def expect(
     Args:
         program: a Program, which is compiled if an assertion is about collectives or
             memory; a Report or Stages, which are compiled already; a Plan, whose
-            collectives are Shardy's estimate; an Audit, which has arrays only; or a
-            function, which `sv.program` turns into a Program.
+            collectives are estimated; an Audit, which has arrays and no collectives; or
+            a function, which `sv.program` turns into a Program.
         *arrays: a function's arguments, as in `sv.program`.
         target: the devices to compile a Program for. By default simulated CPUs, one for
-            each device of its mesh, so that every machine gets the same result.
+            each device of the Program's mesh, so that every machine gets the same
+            result.
         stage: `"partitioned"` to check the collectives that XLA's partitioner inserts,
             `"compiled"` for those of the final program, which depend on the kind of
             device.
@@ -285,13 +289,13 @@ def lock(
     The specs come from the plan, without a compile, because XLA uses the plan's specs.
     The collectives are those that XLA's partitioner inserts when the program is
     compiled for simulated CPUs. Collectives that are equal in all layers share an
-    entry. Shardy's estimate is not locked, because the partitioner may choose
-    otherwise.
+    entry. The plan's estimated collectives are not recorded, because the partitioner
+    may insert others.
 
     Args:
-        program: a Program or Stages; a Plan or an Audit, which give specs only; or the
-            path of a lock file to read; or a function, which `sv.program` turns into a
-            Program.
+        program: a Program or Stages; a function, which `sv.program` turns into a
+            Program; a Plan or an Audit, whose lock has specs only; or the path of a
+            lock file to read.
         *arrays: a function's arguments, as in `sv.program`.
         collectives: whether to compile a Program to get its collectives.
         target: the devices to compile for, as in `sv.expect`.

@@ -59,7 +59,12 @@ BIG = 1 << 20
 
 
 class Unmatched(NamedTuple):
-    """A logical name without a rule, the nearest name with one, and its arrays.
+    """A logical name without a rule.
+
+    Attributes:
+        name: the logical name.
+        nearest: the name in the table with the closest spelling, or None.
+        arrays: the names of the arrays with this logical name.
 
     >>> Unmatched("embded", "embed", ("w_out",)).nearest
     'embed'
@@ -85,8 +90,8 @@ class Audit(Displayed, Fact):
             or sizes; their specs are applied to `mesh` by axis name.
         capacity: the memory of one device of the target, in bytes, or None.
         target: the title of the target, or `""`.
-        unplaced: names of live arrays that are not on all devices of the mesh but have
-            a spec for it; their rows have that spec's layout.
+        unplaced: names of live arrays that have a spec for the mesh but are not on all
+            its devices. The row of such an array has the layout of its spec.
 
     >>> import shardviz as sv
     >>> table = sv.Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
@@ -162,7 +167,10 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """The optimizer's arrays that are stored differently from their parameters."""
+        """The differences between the optimizer's arrays and their parameters.
+
+        A Difference is another layout, or a dtype that needs more memory.
+        """
         return differences(self.rows)
 
     @cached_property
@@ -316,11 +324,11 @@ class Audit(Displayed, Fact):
         """Finds arrays that another audit splits differently, each with the cause.
 
         Args:
-            other: an Audit of the same arrays under another table or dialect, or just
-                the other dialect.
+            other: an Audit of the same arrays under another table or dialect, or only
+                the name of another dialect.
 
         Raises:
-            ShardvizError: `other` is neither.
+            ShardvizError: if `other` is neither an Audit nor a dialect.
 
         >>> import shardviz as sv
         >>> found = sv.audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
@@ -413,7 +421,8 @@ def audit(
         mesh: the mesh, or anything `make_mesh` accepts; by default, the mesh of the
             arrays or of a `LayoutMap`.
         dialect: the library that reads the table.
-        names: called as `names(path, array)` for arrays without a sharding or names.
+        names: a function that is called as `names(path, array)` for arrays without a
+            sharding or logical names.
         children: returns (name, child) pairs if a container is registered with jax,
             else None.
         capacity: the memory of one device of the target, in bytes.

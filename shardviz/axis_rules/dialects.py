@@ -117,11 +117,12 @@ class PathDialect(Dialect):
             of the path.
         ignores_case: patterns match without regard to case.
         separator: joins the path's segments before patterns are matched.
-        key_first: if a pattern equals the path, it decides and no other one is tried.
-        first_match_wins: the first pattern that matches decides. Otherwise it is an
-            error if two patterns match.
-        replicates_unmatched: an array that no pattern matches is replicated. Otherwise
-            it is an error.
+        key_first: a pattern that equals the path decides, and no other pattern is
+            tried.
+        first_match_wins: the first pattern that matches decides. Otherwise, two
+            matching patterns are an error.
+        replicates_unmatched: an array that no pattern matches is replicated. Otherwise,
+            such an array is an error.
         one_element_unsplit: an array of one element is never split, and no pattern is
             matched.
         unique_patterns: a table cannot contain a pattern twice.

@@ -54,7 +54,7 @@ MAX_JSON = 1 << 25
 def rules(
     *pairs: RulesLike | tuple[str, SpecLike | None], dialect: DialectLike | None = None
 ) -> Rules | PathRules:
-    """Creates a table that maps logical axis names to mesh axes, or paths to specs.
+    """Creates a table from logical axis names to mesh axes, or from paths to specs.
 
     Files and text are parsed; no code is evaluated.
 
@@ -63,7 +63,8 @@ def rules(
             "model"))`; one list or dict of pairs; text; a Keras `LayoutMap`; or the
             path of a YAML or JSON file with `logical_axis_rules`, or of a Python file.
         dialect: the library that will read the table. `"regex"` and `"keras"` read path
-            tables. If omitted, a table whose values are PartitionSpecs is a path table.
+            tables. By default, a table whose values are PartitionSpecs is a path table,
+            and any other table has logical axis names.
 
     Raises:
         ShardvizError: if pairs, text or a file cannot be parsed.
@@ -91,21 +92,25 @@ def resolve(
 ) -> Resolution | PathResolution:
     """Resolves logical names to a PartitionSpec, and explains each rule's effect.
 
-    The result has a verdict for every rule and dimension. The path dialects (`"regex"`,
-    `"keras"`) resolve an array's path instead, with a verdict for every pattern.
+    The result has a verdict for every rule and dimension. In the path dialects
+    (`"regex"`, `"keras"`), the function resolves an array's path instead, and the
+    result has a verdict for every pattern.
 
     Args:
         names: one logical name per dimension, as text or a sequence, with None for a
-            dimension without a name; or an array's path, such as `"mlp/0/kernel"`.
+            dimension without a name; in a path dialect, an array's path, such as
+            `"mlp/0/kernel"`.
         rules: the rule table.
-        mesh: the mesh to check the verdicts against.
-        shape: the array's shape, to find sizes that are not divisible.
+        mesh: the mesh, to find rules with axes that the mesh doesn't have, and to
+            compare axis sizes with `shape`.
+        shape: the array's shape, to find dimensions that the mesh axes do not divide.
         dialect: the library whose semantics the table follows: `"linen"`, `"nnx"`,
             `"maxtext"`, `"regex"` or `"keras"`.
 
     Raises:
-        ShardvizError: if names or rules cannot be parsed, a name occurs twice, or
-            several patterns of a `LayoutMap` match a path.
+        ShardvizError: if names or rules cannot be parsed, if `names` repeats a name
+            (which only `"nnx"` allows), or if several patterns of a `LayoutMap` match a
+            path.
 
     >>> import shardviz as sv
     >>> str(sv.resolve(("embed", "mlp"), [("mlp", "model")]).spec)
@@ -138,29 +143,31 @@ def audit(
     """Lays out every array of a model, and lists the rules that have no effect.
 
     An array's layout comes from its own sharding, otherwise from the logical names that
-    a library stores with it, otherwise from `names`. If it has none of these, its row
-    has no spec. No memory is allocated and no array is read. In a train state, each
-    optimizer moment is paired with its parameter, and `.differences` lists the pairs
-    that are stored differently.
+    a library stores with it, otherwise from `names`. An array with none of these has a
+    row without a spec. No memory is allocated and no array is read. In a train state,
+    each optimizer moment is paired with its parameter, and `.differences` lists the
+    moments that are not sharded like their parameters, or whose dtype needs more
+    memory.
 
     Args:
         tree: the arrays: ArraySpecs; `(name, shape, logical)` rows; a tree of live or
-            abstract parameters; a flax, equinox, haliax, penzai or Keras model or its
-            variables; orbax checkpoint metadata; a train state or the results of a
-            train step; a Program, for its arguments; or the path or content of a
-            MaxText file with `named_shardings` or `logical_shardings`.
-        rules: the rule table; may be empty if the arrays have shardings. Defaults to a
-            Program's rules. In a path dialect: (pattern, spec) pairs or a Keras
-            `LayoutMap`.
+            abstract parameters; a flax, equinox, haliax, penzai or Keras model, or the
+            variables of one; orbax checkpoint metadata; a train state or the results of
+            a train step; a Program, whose arguments are laid out; or the path or
+            content of a MaxText file with `named_shardings` or `logical_shardings`.
+        rules: the rule table; in a path dialect, (pattern, spec) pairs or a Keras
+            `LayoutMap`. The table may be empty if the arrays have shardings. Defaults
+            to a Program's rules.
         mesh: the mesh. Defaults to the mesh of a Program or of the arrays' shardings,
             otherwise to the one in context, for example from `jax.set_mesh`.
         dialect: the library whose semantics the table follows. `"regex"` and `"keras"`
             match array paths, with segments joined by `/`. A `LayoutMap` always follows
             Keras.
-        names: called as `names(path, array)` for arrays without a sharding or names;
-            returns logical names, a PartitionSpec, or None.
-        target: described hardware such as `"tpu:v5p:8x8x16"`, to compare the arrays with
-            its memory per device.
+        names: a function that is called as `names(path, array)` for each array without
+            a sharding or logical names. It returns logical names, a PartitionSpec, or
+            None.
+        target: described hardware such as `"tpu:v5p:8x8x16"`. The audit then compares
+            the arrays' bytes per device with the memory of this hardware.
 
     Raises:
         ShardvizError: if the tree, rules, mesh or target cannot be parsed, or if Keras
@@ -227,7 +234,7 @@ def _read_json(path: str | os.PathLike[str]) -> PyTree:
 def capacity_of(
     target: Topology | Target | str,
 ) -> tuple[int, str, Callable[[], int]]:
-    """Returns a target's bytes per device, title, and a function to count devices."""
+    """Returns a target's memory per device (bytes), title, and device counter."""
     if isinstance(target, Target):
         target = target.topology or target.name
     elif isinstance(target, str):
@@ -251,9 +258,10 @@ def remedies(
     """Finds small edits of a rule table that shard an array the way you want.
 
     An edit moves, adds, removes, corrects or changes one rule, or names a dimension of
-    the array. Each remedy is checked by resolving all known arrays again; no remedy
-    makes another array impossible to lay out. If the array currently fails, the last
-    remedy leaves it unsplit.
+    the array. To check a remedy, shardviz resolves the array and all other arrays of
+    its audit again, and drops remedies that make another array impossible to lay out.
+    If the array cannot be laid out today and `want` is a `"split"`, the last remedy
+    leaves the array unsplit instead.
 
     Args:
         resolution: the result of `sv.resolve`; or a row of an Audit, so that remedies
@@ -261,7 +269,8 @@ def remedies(
         want: a PartitionSpec or its text; `"split"`, `"split 1"` (dimension 1) or
             `"split mlp"` (the dimension with that name); or the maximum number of bytes
             per device, such as `"8 MiB"`.
-        dtype: the array's dtype; not used for a row of an Audit.
+        dtype: the array's element type. A row of an Audit has its own, which is used
+            instead.
 
     Raises:
         ShardvizError: if `want` cannot be parsed, or if `resolution` is neither a

@@ -259,8 +259,9 @@ def resolve(
     """Resolves logical names to a spec, with a verdict for every rule.
 
     Raises:
-        RuleError: a name occurs twice in `names` (nnx allows that); `names`, `rules` or
-            `dialect` cannot be parsed; or the number of names differs from the rank.
+        RuleError: if a name occurs twice in `names` (except in nnx), if `names`,
+            `rules` or `dialect` cannot be parsed, or if the number of names differs
+            from the rank.
     """
     dialect = Dialect.of(dialect, paths=False)
     if not isinstance(rules, Rules):

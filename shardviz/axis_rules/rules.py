@@ -44,8 +44,8 @@ class Rule:
 
     Attributes:
         logical: the logical axis name that the rule is for.
-        axes: the mesh axes that split the dimension, major to minor; `()` leaves it
-            unsplit.
+        axes: the mesh axes that split the dimension, major to minor; `()` leaves the
+            dimension unsplit.
         free: True for `P.UNCONSTRAINED`: the compiler decides.
 
     >>> print(Rule("mlp", ("model", "expert")))
@@ -81,9 +81,10 @@ class Rule:
 
 @dataclass(frozen=True, repr=False)
 class Rules(Displayed, tuple[Rule, ...]):
-    """An ordered table of rules, repeats allowed; create one with `shardviz.rules`.
+    """An ordered table of rules for logical names; create one with `shardviz.rules`.
 
-    A tuple subclass, because `nn.logical_axis_rules(rules)` accepts only tuples.
+    A name can have several rules. Rules is a tuple subclass, because
+    `nn.logical_axis_rules(rules)` accepts only tuples.
 
     >>> import shardviz as sv
     >>> table = sv.Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))

@@ -93,7 +93,7 @@ class Verdict(Fact):
 
     @property
     def decides(self) -> bool:
-        """Whether this line decided, even if the array cannot be laid out that way."""
+        """Whether this line decided, even if its decision cannot be laid out."""
         return isinstance(self, Deciding)
 
     @property
@@ -141,7 +141,10 @@ class SizeOne(Applied):
 
 @dataclass(frozen=True, repr=False)
 class Unsplit(Deciding):
-    """The rule maps to None: the dimension stays unsplit, later rules are ignored."""
+    """The rule maps to None, so that the dimension stays unsplit.
+
+    Later rules for the same name are ignored.
+    """
 
     outcome = Outcome.UNSPLIT
 

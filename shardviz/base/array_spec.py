@@ -79,10 +79,11 @@ class ArraySpec(Displayed):
         spec: a PartitionSpec that overrides any rules, or None.
         memory_kind: jax's name for the memory that holds the array (`"pinned_host"`);
             None for the device's default memory.
-        weak_type: True if jax may promote the dtype to that of another operand, as it
-            does for a Python scalar.
-        uncommitted: True if the array has no explicit device placement (jax's term). If
-            no spec is requested either, the compiler chooses how to split it.
+        weak_type: True if jax may promote the dtype to the dtype of another operand, as
+            for a Python scalar.
+        uncommitted: True if the array is uncommitted in jax's sense, that is, not
+            explicitly placed on devices. The compiler chooses how to split such an
+            array if it has no spec either.
 
     Raises:
         LayoutError: for an invalid shape or dtype.
@@ -176,7 +177,7 @@ class ArraySpec(Displayed):
 
 
 def size_in_bytes(elements: int, dtype: str) -> int:
-    """Returns the size of elements in bytes; types below 8 bits are packed.
+    """Returns the bytes of a number of elements; types below 8 bits are packed.
 
     >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
     (2, 12)

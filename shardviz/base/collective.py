@@ -35,8 +35,8 @@ class Member:
 
     Attributes:
         op, source, stack: the array's operation and source lines, as in Collective.
-        bytes_per_device: the array's bytes in the result (in the operand, for a
-            reduce-scatter), on each device.
+        bytes_per_device: the array's bytes on each device, in the result; for a
+            reduce-scatter, in the operand.
         shape: the array's type and shape in the result.
         operand: the name of the array.
         cause: why the array is summed or moved, as a `Cause`; `""` if not known.
@@ -80,17 +80,19 @@ class Collective(Plain):
 
     Attributes:
         kind: one of `COLLECTIVE_KINDS`, such as `all-gather`.
-        mesh_axes: the mesh axes or sub-axes that the collective runs over. In Shardy's
-            notation, `data:(1)2` is the major sub-axis of size 2 of data=4. `()` if the
-            groups match no set of axes.
-        bytes_per_device: the bytes of the result on each device (of the operand, for a
-            reduce-scatter); not the bytes that links carry.
+        mesh_axes: the mesh axes or sub-axes that the collective runs over. Sub-axes are
+            in Shardy's notation: `data:(1)2` is the major sub-axis of size 2 of data=4.
+            `()` if the groups match no set of axes.
+        bytes_per_device: the bytes of the result on each device; for a reduce-scatter,
+            the bytes of the operand. The bytes that a device sends are in `sent_bytes`.
         op: jax's name of the source operation, such as `jit(f)/dot_general`; for a
-            combined collective, the largest member's.
-        source: file and line, `block.py:31`, or `""` if the compiler kept none.
+            combined collective, the operation of its largest member.
+        source: file and line of the operation, `block.py:31`; `""` if the compiler kept
+            none.
         groups: the replica groups, as tuples of flat mesh positions; `()` if unknown.
-        is_async: whether other work can run meanwhile. If so, the collective is a start
-            and done pair that XLA:GPU does not mark as synchronous (`is_sync`).
+        is_async: whether other operations can run during the collective. True for a
+            pair of start and done instructions that XLA:GPU does not mark as
+            synchronous (`is_sync`).
         in_loop: whether the collective is inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
@@ -104,10 +106,11 @@ class Collective(Plain):
         rematerialises: whether the collective is part of a full rematerialisation: the
             partitioner found no better way than to build the full array on every device
             and split it again.
-        between_slices: whether this is the step of a collective that crosses TPU slices
-            over the data-center network. XLA:TPU writes it as a send and a receive.
-        operand: the value that is summed or moved; for a combined collective, the
-            largest member's. None in an estimate.
+        between_slices: whether this is the step of a larger collective that crosses TPU
+            slices over the data-center network. XLA:TPU compiles this step to a send
+            and a receive.
+        operand: the value that is summed or moved; for a combined collective, the value
+            of its largest member. None in a plan, whose collectives are an estimate.
         members: the arrays of a combined collective, largest first; else `()`.
         added_in: the name of the last addition that uses the result, if the result is a
             sum used only in additions; else `""`.
@@ -147,7 +150,7 @@ class Collective(Plain):
 
     @property
     def definition(self) -> CollectiveKind:
-        """The CollectiveKind: its effect, its route, and names in jax and StableHLO."""
+        """The CollectiveKind, with effect, route, and names in jax and StableHLO."""
         return KINDS[self.kind]
 
     @property
@@ -189,14 +192,14 @@ class Collective(Plain):
 
     @property
     def sent_bytes(self) -> int | None:
-        """Bytes sent per device and execution.
+        """The bytes that each device sends in one execution.
 
-        None if the group size is unknown, or if only a run decides what is sent.
+        None if the group size is unknown, or if the bytes depend on values at run time.
         """
         return self.sent_for(self.bytes_per_device)
 
     def sent_for(self, size: int) -> int | None:
-        """Returns the bytes sent per device for `size` bytes, such as a member's."""
+        """Returns the bytes that each device sends if the array has `size` bytes."""
         if self.definition.route is Route.UNKNOWN:
             return None
         devices = self.group_size
@@ -217,17 +220,17 @@ class Collective(Plain):
 
     @property
     def bytes_in_all(self) -> int:
-        """Bytes on each device over all executions."""
+        """`bytes_per_device`, summed over all executions."""
         return self.bytes_per_device * self.execution_count
 
     @property
     def sent_in_all(self) -> int:
-        """Bytes that each device sends over all executions; 0 if unknown."""
+        """The bytes that each device sends in all executions; 0 if unknown."""
         return (self.sent_bytes or 0) * self.execution_count
 
     @property
     def drawn_bytes(self) -> int:
-        """The bytes in `amount`, over all executions; orders and scales collectives."""
+        """The bytes in `amount`, for all executions; pictures sort by this number."""
         return self.bytes_in_all if self.sent_bytes is None else self.sent_in_all
 
     @property
@@ -242,7 +245,7 @@ class Collective(Plain):
         return self.words_with(self.amount)
 
     def words_with(self, amount: str) -> str:
-        """Returns `words` with other digits of the bytes."""
+        """Returns `words` with `amount` as the text of the bytes."""
         verb = "with a" if self.sent_bytes is None else "that sends"
         words = f"{self.kind} {verb} {amount}{self.over}"
         if self.value:
@@ -267,14 +270,15 @@ class Collective(Plain):
 
     @property
     def amount(self) -> str:
-        """Bytes that each device sends, and how often unless once: `4 KiB × 12`.
+        """The bytes that each device sends, and the number of executions: `4 KiB × 12`.
 
-        If they are unknown, the bytes of the result: `result of 4 KiB`.
+        A single execution is not counted. If the sent bytes are unknown, the text has
+        the bytes of the result: `result of 4 KiB`.
         """
         return f"{self.sent_text(self.bytes_per_device)}{trips_text(self.trips)}"
 
     def sent_text(self, size: int) -> str:
-        """Formats `sent_for(size)`; if that is unknown, `result of` and `size`."""
+        """Formats `sent_for(size)`, or if unknown, `result of` and `size`."""
         sent = self.sent_for(size)
         return f"result of {bytes_text(size)}" if sent is None else bytes_text(sent)
 
@@ -290,7 +294,7 @@ class Collective(Plain):
 
 
 def trips_text(trips: int | None) -> str:
-    """Formats a trip count after a number of bytes; `""` for once.
+    """Formats a trip count that follows a number of bytes; `""` for a single trip.
 
     >>> trips_text(12), trips_text(1), trips_text(None)
     (' × 12', '', ' × ?')
@@ -301,7 +305,7 @@ def trips_text(trips: int | None) -> str:
 
 
 def sent_in_all(collectives: Iterable[Collective]) -> int:
-    """Returns the bytes that a device sends, over all executions of collectives.
+    """Returns the bytes that each device sends in all executions of these collectives.
 
     Unknown bytes count as 0, and a loop of unknown length counts once.
 
@@ -312,7 +316,7 @@ def sent_in_all(collectives: Iterable[Collective]) -> int:
 
 
 def sent_in_all_text(collectives: Sequence[Collective]) -> str:
-    """Formats the bytes that a device sends; `≥` if a size or trip count is unknown.
+    """Formats the bytes that each device sends; `≥` if a size or trip count is unknown.
 
     >>> gather = Collective("all-gather", ("data",), 800, group_size=4, trips=None)
     >>> sent_in_all_text([gather]), sent_in_all_text([Collective("all-gather", (), 8)])

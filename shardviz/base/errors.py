@@ -15,7 +15,8 @@
 
     ContractError (an AssertionError): an expectation or a lock does not hold
 
-Every message names the problem, the value we got, and the remedy, in that order.
+Every message names the problem, the value that shardviz got, and the remedy, in that
+order.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class RecompileError(ShardvizError):
 
     @property
     def miss(self) -> Any:
-        """Why it compiles again: a `Miss` with `.differences`."""
+        """The reason for the second compile: a `Miss` with `.differences`."""
         return self.args[0]
 
 

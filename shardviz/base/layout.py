@@ -81,7 +81,7 @@ class Misfit(Fact):
 
     @property
     def remainder(self) -> int:
-        """The elements left over after equal blocks."""
+        """The elements left over after a split into equal blocks."""
         return self.size % self.parts
 
     @property
@@ -161,14 +161,14 @@ def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
 class Layout(Displayed):
     """The shard of one array that each device holds; returned by `shardviz.layout`.
 
-    Layouts are equal if their shape, dtype, partial results and every device's block are
-    equal; mesh axes, names and rules may differ.
+    Layouts are equal if their shape, dtype, partial results and every device's block
+    are equal; mesh axes, names and rules may differ.
 
     Attributes:
         shape: the global shape, in elements.
         dtype: the name of the element type.
         mesh: the mesh that the array is laid out on.
-        spec: the spec of the layout; None for any other kind of sharding.
+        spec: the spec of the layout; None if the sharding has no PartitionSpec.
         block_counts: the number of blocks along each dimension.
         shard_shape: the shape of every device's block.
         request: the Request with the array's name and its rules; None for the layout of
@@ -435,7 +435,7 @@ def lay_out_parsed(
 def layout_errors(
     sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec
 ) -> Iterator[tuple[int, ShardvizError]]:
-    """Finds dimensions that a spec cannot split, although it has the array's rank.
+    """Finds the dimensions that a spec of the array's rank cannot split.
 
     Yields:
         A dimension, and the error.

@@ -2,7 +2,7 @@
 
 A mesh is an n-dimensional grid of device ids. A device's id does not determine its
 position in the grid: JAX reorders devices on TPU, and the ids of other processes can
-start anywhere. Follows `jax.sharding.Mesh` and `AbstractMesh`.
+start at any number. Follows `jax.sharding.Mesh` and `AbstractMesh`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,14 @@ class MeshSpec(Displayed):
             constructor also takes a number of hosts, which share the devices evenly and
             in order.
         concrete: whether the ids belong to the devices of a real `Mesh`.
-        ids_are_positions: whether device `i` is at flat position `i`, the default.
+        ids_are_positions: whether the device at each flat position `i` has id `i`, as
+            by default.
         even_hosts: the number of processes, counted from 0, that share the devices
             evenly and in order; None if they do not.
-        device_kind: the kind of its devices, if an AbstractMesh had an `AbstractDevice`.
-            Not compared: jax too lets meshes that differ only in it meet in a program.
+        device_kind: the kind of the mesh's devices, if the mesh comes from an
+            AbstractMesh with an `AbstractDevice`. Equal meshes may have different
+            kinds, because jax also accepts meshes in one program that differ only in
+            their kind.
 
     Raises:
         MeshError: for invalid names, sizes, types or ids.
@@ -290,7 +293,7 @@ class MeshSpec(Displayed):
         return self.replace(axis_sizes=sizes, device_ids=ids, process_indices=hosts)
 
     def require_axis(self, name: str) -> int:
-        """The size of an axis.
+        """Returns the size of an axis.
 
         Raises:
             MeshError: if the mesh has no such axis; the message suggests another name.
@@ -484,15 +487,16 @@ def make_mesh(
     """Creates a MeshSpec from text, a mapping, pairs, or keywords.
 
     Args:
-        axes: `"data=4, model=2"`, `{"data": 4}`, `[("data", 4)]`, or keywords instead.
+        axes: `"data=4, model=2"`, `{"data": 4}` or `[("data", 4)]`; None if `sizes` has
+            them.
         axis_types: one type for all axes, or one per axis; Auto by default.
-        device_ids: ids in mesh order, any shape of the right size; by default 0, 1, 2,
-            …
+        device_ids: ids in mesh order, in an array of any shape; by default 0, 1, 2, …
         processes: the number of hosts, which share the devices evenly and in order, or
-            the process index of each device, any shape of the right size; by default
-            one host.
+            the process index of each device, in an array of any shape; by default one
+            host.
         count_devices: returns the number of devices, from which a size of -1 is
-            computed. Not called if `device_ids` are given; these are counted instead.
+            computed. With `device_ids`, their number is used and this function is not
+            called.
         **sizes: axes as keywords, instead of `axes`.
 
     Raises:

@@ -4,7 +4,7 @@ JAX keeps meshes in three slots per thread: the legacy stack, the mesh of device
 the abstract mesh. `with mesh:` pushes on the legacy stack. `jax.set_mesh` sets a mesh
 of devices and the matching abstract mesh. `use_abstract_mesh`, and `shard_map` inside
 its body, set only the abstract mesh. `APIS` lists the slots that each API reads;
-`tests/program/test_mesh_context.py` checks it against JAX.
+`tests/program/test_mesh_context.py` compares this list with JAX.
 """
 
 from __future__ import annotations

@@ -52,9 +52,10 @@ class WrongRank(Fact):
 class Spec(Displayed):
     """The mesh axes that split each dimension of an array.
 
-    A Spec equals another with the same entries, and jax's PartitionSpec of these entries.
-    As in jax, `P('x')` and `P('x', None)` differ; `equivalent` compares the layouts.
-    jax hashes a PartitionSpec by identity, so a dict finds Specs only by Specs.
+    A Spec equals another Spec, or a jax PartitionSpec, with the same entries. As in
+    jax, `P('x')` and `P('x', None)` differ; `equivalent` compares the layouts. jax
+    hashes a PartitionSpec by identity, so only a Spec finds a Spec among the keys of a
+    dict.
 
     Attributes:
         dims: for each dimension, the mesh axes that split it, major to minor; `()` for
@@ -62,7 +63,8 @@ class Spec(Displayed):
         unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
         unreduced: mesh axes over which each device holds a partial result.
         reduced: mesh axes over which the value is already summed.
-        unreduced_kind: the kind of a partial result, one of `UNREDUCED_KINDS`.
+        unreduced_kind: the reduction of the partial results: `"sum"`, `"max"` or
+            `"min"`.
 
     Raises:
         SpecError: for entries that are not axis names.
@@ -186,7 +188,7 @@ class Spec(Displayed):
     def with_dims(
         self, dims: Sequence[tuple[str, ...]], unconstrained: frozenset[int] = _NONE
     ) -> Spec:
-        """Returns a Spec with other dimensions and the same marks."""
+        """Returns a Spec with other `dims`, and the same unreduced and reduced axes."""
         marks = self.unreduced, self.reduced, self.unreduced_kind
         return Spec(tuple(dims), unconstrained, *marks)
 
@@ -346,7 +348,7 @@ class SpecOnMesh(Displayed):
 
     @property
     def copy_axes(self) -> tuple[str, ...]:
-        """The mesh axes along which devices hold copies: those that split nothing."""
+        """The mesh axes along which devices hold copies: neither split nor unreduced."""
         split = {axis for axes in self.spec.dims for axis in axes}
         summed = self.spec.unreduced
         return tuple(

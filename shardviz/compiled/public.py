@@ -37,17 +37,17 @@ def compile(
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: a function's arguments, as in `sv.program`. After a Program, only its
-            target, which can also be passed by name.
-        target: None for the attached devices (or simulated ones), or text such as
-            `"cpu:8"` and `"tpu:v5e:4x4"`.
+        *arrays: a function's arguments, as in `sv.program`. After a Program, the only
+            argument is the target, which can also be a keyword.
+        target: None for the attached devices if there are enough for the mesh,
+            otherwise for simulated ones; or text such as `"cpu:8"` and `"tpu:v5e:4x4"`.
         options: compiler options by name.
         **keywords: keyword arguments of a function, and those of `sv.program` such as
             `mesh=` and `rules=`.
 
     Returns:
-        A Report. The program is planned too, so buffers in `.memory` have names from
-        the plan, and `.roofline` multiplies loops by their trip counts.
+        A Report. The program is planned too: the plan names the buffers in `.memory`,
+        and gives `.roofline` the trip counts of loops.
 
     Raises:
         ShardvizError: if jax is not installed, or if there is no such target. If the
@@ -93,15 +93,15 @@ def report(
         mesh: the mesh of a program in a file, if the file does not name its axes.
 
     Returns:
-        A Report with the stages that `compiled` has; the others are None, and a note
-        names them. A `Compiled` or a final module has the final collectives; a
-        `Compiled` also the memory, and the layouts of arguments and results. A
-        `Lowered` or StableHLO has the plan in `.plan`, made without another trace, and
-        these layouts. A dump has all that XLA wrote, such as the collectives right
-        after its partitioner and the memory over time.
+        A Report with the stages that `compiled` has. The other stages are None, and a
+        note names them. From a `Compiled` or a final module, the Report has the final
+        collectives; from a `Compiled`, also the memory and the layouts of arguments and
+        results. From a `Lowered` or StableHLO, it has these layouts and, in `.plan`, a
+        plan made without another trace. From a dump, it has everything that XLA wrote,
+        such as the memory over time and the collectives right after the partitioner.
 
     Raises:
-        ShardvizError: for anything else, and for files that cannot be read.
+        ShardvizError: if `compiled` is anything else, or a file cannot be read.
 
     >>> import jax, shardviz as sv
     >>> lowered = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((8,), "float32"))
@@ -146,8 +146,8 @@ def stages(
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: a function's arguments, as in `sv.program`. After a Program, only its
-            target, which can also be passed by name.
+        *arrays: a function's arguments, as in `sv.program`. After a Program, the only
+            argument is the target, which can also be a keyword.
         target: as in `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
         **keywords: keyword arguments of a function, and those of `sv.program` such as
             `mesh=` and `rules=`.
@@ -158,8 +158,8 @@ def stages(
         with their source lines.
 
     Raises:
-        ShardvizError: if jax is not installed, or if there is no such program or
-            target. If the program fails, the failed stage has the error instead.
+        ShardvizError: if jax is not installed, or if there is no such target. If the
+            program fails, the failed stage has the error instead.
 
     >>> import shardviz as sv
     >>> x = sv.array("x", (64,), spec="data")

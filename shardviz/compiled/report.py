@@ -30,12 +30,13 @@ class Memory(Plain):
     Attributes:
         arguments: bytes of the arguments.
         outputs: bytes of the outputs.
-        temporaries: bytes of intermediate values; for TPUs, of those at the peak.
-        aliased: bytes of outputs that reuse the memory of donated arguments; counted in
-            both `arguments` and `outputs`.
+        temporaries: bytes of intermediate values; for TPUs, only of the values that are
+            alive at the peak.
+        aliased: bytes of outputs that reuse the memory of donated arguments. These
+            bytes are counted in both `arguments` and `outputs`.
         generated_code: bytes of the code, if it is on the device.
-        capacity: memory of one device: that of its chip, or an equal share of the
-            host's for simulated devices. None if unknown.
+        capacity: memory of one device: the memory of its chip, or for a simulated
+            device an equal share of the host's memory. None if unknown.
         free_now: free memory of an attached device when the report was made.
         host_arguments, host_outputs, host_temporaries: additional bytes in host memory,
             for memory kinds such as `pinned_host`.
@@ -83,35 +84,37 @@ class Memory(Plain):
 class Report(CanFail, Displayed):
     """The result of one compile or run.
 
-    If it failed, attributes without a value raise the error: see `.ok` and `.error`.
+    If the compile or run failed, attributes without a value raise the error; `.error`
+    has the error, and `.ok` is False.
 
     Attributes:
         program: the name of the program.
         target: the target as text, such as `"cpu × 8, simulated"`.
         key: the executable's cache key; `""` before lowering.
         cache_hit: whether the executable came from the cache.
-        lower_s, compile_s, place_s, run_s: seconds of each stage; None if it did not
-            run. `run_s` is the median over repeats.
+        lower_s, compile_s, place_s, run_s: the seconds to lower, to compile, to place
+            the inputs on their devices, and to run. None for a step that did not
+            happen. `run_s` is the median over repeats.
         runs_s: seconds of every repeat.
         outputs: the outputs, as the function returns them; None for a compile.
         in_layouts, out_layouts: the compiled Layout of each argument and output, by
             name.
-        partitioned: the collectives right after XLA's partitioner; None if it left no
-            module.
+        partitioned: the collectives right after XLA's partitioner; None if XLA kept no
+            module of this stage.
         collectives: the collectives of the final program; None before it is compiled.
         memory: memory per device.
         cost: the compiler's cost analysis, such as `flops` and `bytes accessed`. It
             counts each loop body once.
         loops: number of loops in the compiled program.
         effects: the names of the program's effects.
-        checks: predictions, compared with what happened.
+        checks: the predictions, each compared with the compile or run.
         error: the Failure that ended the compile or run; None if it succeeded.
-        partition_s: seconds until XLA's partitioner was done; None if it left no
-            module.
+        partition_s: seconds until XLA's partitioner was done; None if XLA kept no
+            module of this stage.
         roofline: the least time of each part on the target's chips; None if their rates
             are unknown.
-        measured: the Measured times of three calls; None without `measure=True`, and if
-            a note names the reason.
+        measured: the Measured times of three calls. None without `measure=True`, or if
+            the calls could not be measured; a note then gives the reason.
         notes: remarks on the compile, such as a mesh that does not fit the target's
             torus.
         mesh: the program's mesh with the devices it was compiled for; None if its
@@ -207,7 +210,7 @@ class Report(CanFail, Displayed):
     def too_large(self) -> TooLarge | None:
         """The values that fill the memory, if the program does not fit its target.
 
-        None if the program fits, or if that is unknown.
+        None if the program fits, or if its memory or the target's is unknown.
         """
         # A program that ran had enough memory, whatever the byte counts say.
         if not self.has("memory") or (self.has("run_s") and self.run_s is not None):
@@ -248,7 +251,7 @@ class Report(CanFail, Displayed):
 def needed_bytes(memory: Memory) -> int | None:
     """Returns the bytes a program needs per device; None if the compiler reports none.
 
-    We add up arguments, outputs, temporaries, and the code if it is on the device.
+    Adds up arguments, outputs, temporaries, and the code if it is on the device.
     Outputs that reuse the memory of donated arguments count once.
 
     >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))

@@ -30,7 +30,9 @@ STAGES = ("requested", "propagated", "partitioned", "compiled")
 @lacking_after_errors(collectives=("seconds",))
 @dataclass(frozen=True, eq=False, repr=False)
 class Stage(CanFail, Fact):
-    """One of a program's four stages. If it failed, `collectives` raises the error.
+    """One of a program's four stages.
+
+    If the stage failed, `collectives` raises the error.
 
     Attributes:
         name: one of STAGES.
@@ -38,8 +40,9 @@ class Stage(CanFail, Fact):
             no module from this stage) or `"failed"`.
         seconds: seconds until this stage finished; None if unknown.
         collectives: the collectives at this stage; None if unknown.
-        about: the Program if requested, the Plan if propagated, the target if
-            partitioned or compiled; the error if the stage failed.
+        about: the Program of the requested stage, the Plan of the propagated stage, or
+            the target of the partitioned and the compiled stage; for a failed stage,
+            the error.
 
     >>> c = Collective("all-reduce", ("data",), 1024, trips=12, group_size=2)
     >>> Stage("compiled", "known", 0.5, (c, c), "cpu × 8").sum
@@ -61,12 +64,12 @@ class Stage(CanFail, Fact):
 
     @property
     def without_error(self) -> Stage:
-        """The stage, with None for what a failed stage does not have."""
+        """The stage, with None in place of values that a failed stage does not have."""
         return self if self.error is None else replace(self, state="not yet")
 
     @property
     def sum(self) -> str:
-        """The number of collectives by kind, and the bytes sent; `""` if unknown."""
+        """The number of collectives by kind, and the sent bytes; `""` if unknown."""
         collectives = self.without_error.collectives
         if collectives is None:
             return ""

@@ -38,9 +38,10 @@ def explore(
 ) -> Explorer:
     """Opens the Explorer on a value, in the tab that shows it best.
 
-    A program or a report opens in the Program tab, an audit or a model in Model, a
-    resolution in Rules, and any other value in Layout. A report is shown without
-    compiling it again. Every edit can be undone.
+    A program or a report opens in the Program tab, an audit or a model in the Model
+    tab, a resolution in the Rules tab, and any other value in the Layout tab. The
+    Explorer shows a report without compiling its program again. Every edit can be
+    undone.
 
     Args:
         thing: a Program, Plan, Stages, Audit, Report, Resolution (with a mesh and a
@@ -49,13 +50,14 @@ def explore(
             of `explorer.state()`; a function, followed by its arguments; or None for an
             example.
         *arrays: the arguments of a function, as in `sv.program`.
-        mesh: a mesh, as in `sv.mesh`; replaces the mesh of `thing`. Without any mesh,
-            the Explorer starts with `data=4, model=2`.
-        rules: a rule table, as in `sv.rules`; replaces the rules of `thing`.
+        mesh: a mesh, as in `sv.mesh`, that replaces the mesh of `thing`. If neither has
+            a mesh, the Explorer starts with `data=4, model=2`.
+        rules: a rule table, as in `sv.rules`, that replaces the rules of `thing`.
         **keywords: keyword arguments of the function, and those of `sv.program`.
 
     Raises:
-        ShardvizError: if a state cannot be parsed or anywidget is not installed.
+        ShardvizError: if the state of an Explorer cannot be parsed, or anywidget is not
+            installed.
 
     >>> import shardviz as sv
     >>> sv.explore().session.mesh.size

@@ -35,16 +35,21 @@ AFTER_LOWERING = ("ops", "collectives", "error", "propagate_s", "notes")
 class Plan(Record, Displayed):
     """The propagated stage of a program: the sharding of every value, and its origin.
 
-    A plan that `sv.plan` returns is traced and lowered. Its shardings are propagated when
-    the first field that depends on them is read, in any thread.
+    A plan that `sv.plan` returns is traced and lowered. Its shardings are propagated
+    when the first field that depends on them is read, in any thread.
 
     Attributes:
-        program, mesh, ops, collectives, error: as in Record.
+        program: the name of the program.
+        mesh: the mesh that the program was planned on.
+        ops: arguments first, then operations in program order, then results.
+        collectives: the collectives that Shardy plans. They are an estimate, because
+            XLA's partitioner may choose others. `value` of each names its PlannedOp.
+        error: why planning failed, or None.
         trace_s, lower_s, propagate_s: the seconds that each stage took.
-        notes: facts about the whole plan, such as values that it does not cover; `str`
-            of each is a sentence.
-        constraints: one Constraint for each array in each call of the program that may
-            constrain arrays.
+        notes: facts about the whole plan, such as values that the plan does not cover;
+            `str()` of each fact is a sentence.
+        constraints: one Constraint for each array that is passed to a call, such as
+            `with_sharding_constraint`, that may constrain arrays.
         of: the `Program` that was planned.
 
     >>> import shardviz as sv
@@ -93,7 +98,7 @@ class Plan(Record, Displayed):
         return sum(getattr(self, stage) or 0.0 for stage in stages if self.has(stage))
 
     def why(self, value: Any) -> Explanation:
-        """Explains the sharding of one value: requested axes, and axes that reached it.
+        """Explains a value's sharding: requested axes, and how other axes reached it.
 
         Args:
             value: the value's name or number, a PlannedOp, or a collective that the

@@ -300,8 +300,8 @@ class Record(CanFail):
         program: the name of the program.
         mesh: the mesh that the program was planned on.
         ops: arguments first, then operations in program order, then results.
-        collectives: the collectives that Shardy plans: an estimate, because XLA's
-            partitioner may choose others. `value` of each names its PlannedOp.
+        collectives: the collectives that Shardy plans. They are an estimate, because
+            XLA's partitioner may choose others. `value` of each names its PlannedOp.
         error: why planning failed, or None.
 
     >>> from shardviz.base.mesh import make_mesh

@@ -60,11 +60,13 @@ class Program(Displayed):
         notes: notes for the user on how the program was built; plans and reports list
             them first.
         context: the mesh and flax's `nn.logical_axis_rules` in force when the program
-            was built; None if neither was. It is traced in this context, unless another
-            mesh or other rules are in force when it is planned, compiled or run.
-        mesh_from: the origin of the mesh: `"given"`, `"arrays"` (also shardings of
-            `jax.jit`), `"context"` or `"function"`. A given mesh overrides the mesh in
-            context; otherwise the program is traced in the context of the user's call.
+            was built; None if neither was. The program is traced in this context,
+            unless another mesh or other rules are in force when the program is planned,
+            compiled or run.
+        mesh_from: the origin of the mesh: `"given"`, `"arrays"` (shardings of arrays or
+            of `jax.jit`), `"context"` or `"function"`. A given mesh overrides the mesh
+            in context; otherwise the program is traced in the context of the user's
+            call.
 
     Raises:
         ProgramError: if `fn` isn't callable, or the arrays don't match `tree`.

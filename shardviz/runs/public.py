@@ -37,16 +37,16 @@ def run(
     measure: bool = False,
     **keywords: Any,
 ) -> Report:
-    """Compiles and runs a program, and compares the predictions with the run.
+    """Compiles and runs a program, and checks the predicted layouts and its results.
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *values: the arguments, with or without the static ones. If omitted, small
-            values are generated, the same in every run. If `program` is a function,
+        *values: the arguments, with or without the static ones. If omitted, shardviz
+            generates small values, the same in every run. If `program` is a function,
             the arguments also define the program; if any argument has no value, such as
-            a `jax.ShapeDtypeStruct`, all values are generated.
+            a `jax.ShapeDtypeStruct`, shardviz generates all values.
         target: where to run: text such as `"cpu:8"`, or None for the attached devices
-            (or simulated ones).
+            if there are enough for the mesh, otherwise simulated ones.
         repeat: the number of runs.
         measure: whether to run the program three more times under jax's profiler, and
             report the time of each collective and operation in `.measured`.
@@ -116,20 +116,22 @@ def watch(
 ) -> Watch | CompileLog:
     """Jits a function, counts the calls of each signature, and explains each compile.
 
-    The result is used like that of `jax.jit`, whose executables run. A notebook shows it
-    as a table. Calls by `jax.grad`, `jax.vmap` and other transformations work, but are
-    not counted. `with sv.watch() as compiles:` lists every compile of jax in a block.
+    Call the returned Watch like the result of `jax.jit`; jax's own executables run. A
+    notebook shows the Watch as a table. Calls by `jax.grad`, `jax.vmap` and other
+    transformations work, but are not counted. `with sv.watch() as compiles:` lists
+    every compile of jax in a block.
 
     Args:
         fn: the function, jitted or not; None for a `with` block.
-        recompiles: `"error"` raises a RecompileError when a second compile is needed:
-            before it if the function would be traced again; after it if only shardings
-            differ or `fn` is already jitted.
+        recompiles: with `"error"`, a call that needs a second compile raises a
+            RecompileError: before the compile if jax would trace the function again,
+            and after the compile if only shardings differ or `fn` is already jitted.
         **options: options of `jax.jit`, such as `static_argnums`.
 
     Returns:
-        Watch: `.entries`, one for each signature, with `.calls`, `.compile_s`,
-        `.difference`, `.plan` and `.report`; `.cache_size()`, `.explain_miss()`.
+        A Watch, with `.entries`, `.cache_size()` and `.explain_miss()`. There is one
+        entry for each signature, with `.calls`, `.compile_s`, `.difference`, `.plan`
+        and `.report`. Without `fn`, a CompileLog for a `with` block.
 
     Raises:
         ShardvizError: if jax is not installed.
@@ -186,27 +188,27 @@ def hosts(
     """Joins several processes into one target that behaves like several hosts.
 
     Pass the result, or its text `"2 hosts x 4, local"`, as `target=` to `sv.run` and
-    `sv.compile`. Use it as a context manager, `with sv.hosts(2, devices=4) as hosts:`,
-    or call `.close()`. Processes that this function starts end with this kernel at the
-    latest.
+    `sv.compile`. Use the result as a context manager, `with sv.hosts(2, devices=4) as
+    hosts:`, or call its `.close()`. Processes that this function starts end with this
+    kernel at the latest.
 
     Args:
         processes: the number of processes to start on this machine; or an ipyparallel
             Client or Cluster, whose engines can run anywhere.
         devices: the number of devices per process; by default 1 for processes that this
-            function starts.
+            function starts, and all devices for ipyparallel engines.
         platform: `"cpu"` for simulated devices, the default for processes that this
             function starts; `"gpu"` to give each process its own GPUs.
-        heartbeat: seconds without a sign of life after which a process counts as lost.
+        heartbeat: the seconds without a heartbeat after which a process counts as lost.
 
     Returns:
-        Hosts: `.processes`, `.devices`, `.device_ids`, `.close()`, and
-        `.mesh(data=4, model=2)` for a mesh of these devices.
+        Hosts, with `.processes`, `.devices`, `.device_ids` and `.close()`. Its method
+        `.mesh(data=4, model=2)` makes a mesh of these devices.
 
     Raises:
         ShardvizError: if ipyparallel or jax is not installed, if the processes do not
             start, or if engines cannot be joined because they have already initialized
-            jax or have another version of it.
+            jax or have another version of jax.
 
     >>> with sv.hosts(2, devices=4) as two:                         # doctest: +SKIP
     ...     report = sv.run(step, target=two)
@@ -240,12 +242,12 @@ def compare_meshes(
     *arrays: ArrayLike,
     specs: SpecLike | None = None,
 ) -> MeshComparison:
-    """Shows what JAX traces, lowers and compiles again when the same function runs on
-    two meshes.
+    """Shows whether jax traces, lowers or compiles a function again for a second mesh.
 
     Args:
         first, second: jax meshes, or MeshSpecs with device ids.
-        fn: the function; it is called three times.
+        fn: the function, which is called twice on the first mesh and once on the
+            second.
         *arrays: the function's arguments, as arrays or as shapes and dtypes.
         specs: one PartitionSpec for all arguments.
 

@@ -42,20 +42,20 @@ def mesh(
     processes: npt.ArrayLike | None = None,
     **sizes: int,
 ) -> MeshSpec:
-    """Creates a mesh: named axes over devices, which need not exist.
+    """Creates a mesh of named axes over devices that need not exist.
 
     Args:
-        axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or
-            `AbstractMesh`, a Keras `DeviceMesh`, or the path of a MaxText configuration
-            with `mesh_axes`. One size can be -1; it is then computed from the number of
-            `device_ids` or of attached devices. Or the sizes alone, followed by
-            `names`, as in `jax.make_mesh`.
+        axes: text such as `"data=4, model=2"`, a mapping of names to sizes, (name,
+            size) pairs, a jax `Mesh` or `AbstractMesh`, a Keras `DeviceMesh`, or the
+            path of a MaxText configuration with `mesh_axes`; or the sizes alone,
+            followed by `names` as in `jax.make_mesh`. One size can be -1: this size is
+            computed from the number of `device_ids`, or else of attached devices.
         names: the names of the axes, if `axes` are sizes.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all axes or one per
             axis.
         device_ids: the device ids in mesh order; by default 0, 1, 2, ...
-        processes: the number of hosts that share the devices, or the process index of
-            each device.
+        processes: the number of hosts, which share the devices evenly and in order; or
+            the process index of each device, in mesh order.
         **sizes: the axes as keywords, instead of `axes`.
 
     Raises:
@@ -99,9 +99,11 @@ def array(
     """Describes an array, which need not exist.
 
     Args:
-        name: the name to show. It can be left out: `sv.array((512, 2048), "embed mlp")`.
+        name: the name to show. Calls can omit the name:
+            `sv.array((512, 2048), "embed mlp")`.
         shape: the global shape, in elements.
-        logical: one logical axis name per dimension, as text or a sequence.
+        logical: one logical axis name per dimension, as text such as `"embed mlp"` or
+            as a sequence.
         dtype: the element type.
         spec: a PartitionSpec, which overrides any rules.
 
@@ -141,16 +143,16 @@ def layout(
     Args:
         array: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
             live array, possibly in a flax parameter box.
-        spec: a PartitionSpec (text or jax object), a jax `Sharding`, or a legacy
-            ShardingSpec or Parts.
+        spec: a PartitionSpec (text or jax object), a jax `Sharding`, or a ShardingSpec
+            or Parts of `shardviz.legacy`.
         mesh: the mesh, if `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
         dtype: the element type, if `array` has none; float32 by default.
         dialect: the library whose semantics the rules follow.
 
     Raises:
-        ShardvizError: if the array cannot be laid out this way. The message suggests an
-            alternative.
+        ShardvizError: if the array cannot be laid out with this spec or these rules.
+            The message suggests an alternative.
 
     >>> import shardviz as sv
     >>> sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2)).shard_shape

@@ -74,28 +74,29 @@ def program(
             without a sharding), ArraySpecs, numbers, or pytrees of these. Anything that
             isn't an array, such as text, None or a function, is static. The metadata
             that flax keeps with a parameter (`nn.with_partitioning`, `nnx` metadata)
-            gives its logical axes.
-        mesh: the mesh. It can be omitted if the sharding of an array has one,
-            `jax.set_mesh` has set one, or the function names one itself. A mesh that is
-            passed here overrides the one in context. Its axis types matter: `sv.mesh`
-            makes Auto axes, `jax.make_mesh` Explicit ones.
+            names the parameter's logical axes.
+        mesh: the mesh. It can be omitted if the sharding of an array has a mesh, if
+            `jax.set_mesh` has set one, or if the function itself uses one. A mesh that
+            is passed here overrides the mesh in context. Its axis types matter:
+            `sv.mesh` makes Auto axes, `jax.make_mesh` Explicit ones.
         rules: axis rules for arrays with logical names.
         dialect: the library whose semantics the rules follow.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as in `jax.jit`,
-            for arrays that have neither a sharding nor rules. None for an output leaves
-            its sharding to the compiler.
+            for arrays without a sharding of their own. They take precedence over rules.
+            If the spec of an output is None, the compiler chooses its sharding.
         donate: positions of the arguments whose memory the program may reuse.
         name: the name of the program, by default that of the function.
-        names: called as `names(path, array)`, with a path such as
-            `"params.mlp.kernel"`, for each array without a sharding or names. It returns
-            logical names, a PartitionSpec, or None.
+        names: a function that is called as `names(path, array)`, with a path such as
+            `"params.mlp.kernel"`, for each array without a sharding or logical names.
+            It returns logical names, a PartitionSpec, or None.
         args, kwargs: the arguments of the function, instead of `*arrays` and
             `**keywords`. Every other keyword then belongs to `sv.program`, even if the
             function has a parameter of the same name.
         in_shardings, out_shardings: as in `jax.jit`. A bare PartitionSpec is on the
-            program's mesh. If `fn` is jitted with other values, those are used, with a
-            note; likewise for the arguments below.
-        static_argnums, static_argnames, donate_argnums, donate_argnames: as in `jax.jit`.
+            program's mesh. If `fn` is already jitted with other values for these
+            arguments or for those below, the values of `fn` are used, with a note.
+        static_argnums, static_argnames, donate_argnums, donate_argnames: as in
+            `jax.jit`.
         **keywords: keyword arguments of the function. If the function has a parameter
             named like one of those above (`rules`, `name`, ...), that keyword goes to
             the function. A jax mesh passed as `mesh` goes to both.
@@ -174,8 +175,9 @@ def program_of(
         public_only: keywords of the public function that `sv.program` doesn't have.
 
     Raises:
-        ProgramError: if `fn` is neither, if a Program comes with arguments, or if a
-            keyword belongs to both the function and the public function.
+        ProgramError: if `fn` is neither a Program nor a function, if a Program comes
+            with arguments, or if a keyword belongs to both `fn` and the public
+            function.
     """
     if isinstance(fn, Program):
         if arrays or keywords:
@@ -216,9 +218,9 @@ def progress_clock(program: Program, stage: str = "") -> StageClock:
 
 
 def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effects:
-    """Predicts the side effects of a program, and on how many devices it can run.
+    """Predicts a program's side effects, and on how many devices the program can run.
 
-    The function is traced and lowered as in jax, but not compiled. Callbacks are not
+    The function is traced and lowered with jax, but not compiled. Callbacks are not
     called.
 
     Args:
@@ -228,8 +230,8 @@ def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effec
             `mesh=`.
 
     Raises:
-        ShardvizError: if jax is not installed, or for anything that isn't a program or
-            function. If jax refuses the program, its reason is in `.refused`.
+        ShardvizError: if jax is not installed, or if `fn` is neither a Program nor a
+            function. If jax refuses the program, `.refused` has the reason.
 
     >>> import jax, shardviz as sv
     >>> def log(x):
@@ -254,9 +256,9 @@ def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effec
 
 
 def mesh_context() -> MeshContext:
-    """Shows which mesh is in context at the call, and which JAX APIs read it.
+    """Shows which mesh is in context at the call, and which JAX APIs read that mesh.
 
-    It also works inside traced functions.
+    This function also works inside traced functions.
 
     Raises:
         ShardvizError: if jax is not installed.
