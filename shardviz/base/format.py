@@ -24,6 +24,8 @@ import numpy as np
 
 # Comparing more names than this would make a typo hint too slow.
 MOST_COMPARED = 1000
+# Letters of two long values in which a difference is searched.
+_MOST_LETTERS = 100_000
 # The most decimals that tell two byte counts apart; a float has no more.
 MOST_DIGITS = 17
 
@@ -46,6 +48,26 @@ def shown(value: object, limit: int = 60) -> str:
     # A line break or an escape sequence would garble the surrounding message.
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return cut(text, limit)
+
+
+def shown_apart(before: object, after: object, limit: int = 60) -> tuple[str, str]:
+    """The reprs of two values, each cut so that the first difference remains.
+
+    >>> shown_apart("a" * 100 + "x", "a" * 100 + "y", 12)
+    ("…aaax'", "…aaay'")
+    """
+    texts = shown(before, limit), shown(after, limit)
+    if texts[0] != texts[1]:
+        return texts
+    first, second = shown(before, _MOST_LETTERS), shown(after, _MOST_LETTERS)
+    if first == second:
+        return texts
+    # One text may be the beginning of the other.
+    pairs = enumerate(zip(first, second, strict=False))
+    length = min(len(first), len(second))
+    start = next((at for at, (one, other) in pairs if one != other), length)
+    start = max(start - limit // 4, 1)
+    return cut(f"…{first[start:]}", limit), cut(f"…{second[start:]}", limit)
 
 
 def _too_many_digits(value: object) -> int:

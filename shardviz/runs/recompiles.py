@@ -97,7 +97,7 @@ class Unexplained(Difference):
 
 @dataclass(frozen=True)
 class NeverCompiled(Fact):
-    """No call has compiled the function yet."""
+    """No call has compiled the function yet; `""` stands for all functions."""
 
     function: str
 
@@ -175,7 +175,7 @@ class WatchTable(Displayed):
     """The signatures of a function under `sv.watch`.
 
     >>> print(WatchTable("step", ()).explain())
-    step was never compiled.
+    No call has compiled step.
     """
 
     function: str

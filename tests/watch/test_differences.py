@@ -64,13 +64,13 @@ SPLIT = "P('a',) over a=8"
 ALL, REVERSED = [0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]
 
 
-def mesh(devices: slice = slice(None), **sizes: int) -> Mesh:
+def mesh(devices: slice = slice(None), types: AxisType = AxisType.Auto, **sizes: int) -> Mesh:
     grid = np.array(jax.devices("cpu")[:8])[devices].reshape(tuple(sizes.values()))
-    return Mesh(grid, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    return Mesh(grid, tuple(sizes), axis_types=(types,) * len(sizes))
 
 
-def split(spec: Any, devices: slice = slice(None), **sizes: int) -> jax.Array:
-    return jax.device_put(ONE, jax.NamedSharding(mesh(devices, **sizes), spec))
+def split(spec: Any, devices: slice = slice(None), **options: Any) -> jax.Array:
+    return jax.device_put(ONE, jax.NamedSharding(mesh(devices, **options), spec))
 
 
 def on(device: int) -> jax.Array:
@@ -260,6 +260,16 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Difference
         lambda: call(1, n=Scale(1)),
         "static",
     ),
+    "types of mesh axes": (
+        lambda: call(split(P("a"), a=8)),
+        lambda: call(split(P("a"), types=AxisType.Explicit, a=8)),
+        [ArrayChanged("x", "sharding", f"{SPLIT} (Auto axes)", f"{SPLIT} (Explicit axes)")],
+    ),
+    "end of a long static value": (
+        lambda: call(1, n="a" * 90 + "b"),
+        lambda: call(1, n="a" * 90 + "c"),
+        [StaticChanged("n", f"…{'a' * 15}b'", f"…{'a' * 15}c'")],
+    ),
     "static tuple": (
         lambda: call(1, n=(1, 2)),
         lambda: call(1, n=(1, 3)),
@@ -335,6 +345,41 @@ def test_a_function_that_is_created_again():
         watched(jnp.ones(7))
         expected = [NewFunction("<lambda>")] if number else []
         assert last_difference(watched) == expected
+
+
+def test_a_partial_that_is_created_again():
+    watches = [sv.watch(functools.partial(lambda a, x: x + a, 1)) for _ in range(2)]
+    for watched in watches:
+        watched(jnp.ones(7))
+    assert last_difference(watches[1]) == [NewFunction("<lambda>")]
+
+
+@pytest.mark.filterwarnings("ignore:.*with mesh.*:DeprecationWarning")
+def test_entered_meshes_that_look_the_same_are_told_apart():
+    watched, x = sv.watch(fn), jnp.ones(8)
+    for devices in (slice(None), slice(None, None, -1)):
+        with mesh(devices, a=8):
+            watched(x)
+    assert [(d.before, d.after) for d in last_difference(watched)] == [
+        (f"a=8 ({ALL})", f"a=8 ({REVERSED})")
+    ]
+    for types in AxisType.Auto, AxisType.Explicit:
+        with jax.set_mesh(mesh(types=types, a=4, b=2)):
+            watched(x)
+    (difference,) = last_difference(watched)
+    assert (difference.before, difference.after) == (
+        "a=4, b=2 (Auto axes)",
+        "a=4, b=2 (Explicit axes)",
+    )
+
+
+def test_numbers_are_static_for_equinox():
+    eqx = pytest.importorskip("equinox")
+    watched, dropout = sv.watch(eqx.filter_jit(fn)), eqx.nn.Dropout(0.5)
+    for y in (dropout, eqx.nn.inference_mode(dropout)):
+        watched(ONE, y)
+    assert last_difference(watched) == [StaticChanged("y.inference", "False", "True")]
+    assert [(e.calls, e.compiles) for e in watched.entries] == [(1, 1), (1, 1)]
 
 
 def test_what_jax_has_compiled_before_is_no_compile():

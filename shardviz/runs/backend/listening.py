@@ -158,7 +158,7 @@ class CompileLog(Sequence[Compile]):
         return len(self._compiles)
 
     def _text_(self) -> str:
-        return "\n".join(map(str, self)) or str(NeverCompiled("jax"))
+        return "\n".join(map(str, self)) or str(NeverCompiled(""))
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Any:
         return {"text/plain": self._text_()}

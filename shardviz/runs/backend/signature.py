@@ -6,7 +6,7 @@ jax's settings and the meshes in context.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +27,7 @@ from shardviz.base.backend.jax_compat import (
     trace_setting_names,
     trace_settings,
 )
-from shardviz.base.format import shown
+from shardviz.base.format import clause, shown, shown_apart
 from shardviz.base.pairing import pair_names
 from shardviz.base.typing import PyTree
 from shardviz.programs.backend.named_meshes import mesh_sizes
@@ -53,12 +53,15 @@ class SplitCall(NamedTuple):
         args, kwargs: the dynamic arguments, which the executable takes.
         names: the parameter name of each of `args`.
         statics: the static arguments by name, sorted by name.
+        static_numbers: whether Python numbers in the other arguments are static, too,
+            as in `eqx.filter_jit`.
     """
 
     args: tuple[PyTree, ...]
     kwargs: dict[str, PyTree]
     names: tuple[str, ...]
     statics: dict[str, object]
+    static_numbers: bool = False
 
 
 def split_call(
@@ -66,6 +69,7 @@ def split_call(
     args: tuple[PyTree, ...],
     kwargs: Mapping[str, PyTree],
     jit: JitSettings,
+    static_numbers: bool = False,
 ) -> SplitCall:
     """Separates the static arguments of a call from the dynamic ones.
 
@@ -73,12 +77,13 @@ def split_call(
         names: the parameter names of the positional arguments.
         args, kwargs: all arguments of the call.
         jit: the options of `jax.jit`.
+        static_numbers: as in SplitCall.
 
     >>> split_call(("x", "n"), (1.0, 3), {}, JitSettings(static=(1,))).statics
     {'n': 3}
     """
     if not jit.static and not jit.static_names:
-        return SplitCall(args, dict(kwargs), tuple(names), {})
+        return SplitCall(args, dict(kwargs), tuple(names), {}, static_numbers)
     statics: dict[str, object] = {}
     dynamic_kwargs: dict[str, PyTree] = {}
     dynamic_args, dynamic_names = [], []
@@ -99,6 +104,7 @@ def split_call(
         dynamic_kwargs,
         tuple(dynamic_names),
         {name: statics[name] for name in sorted(statics)},
+        static_numbers,
     )
 
 
@@ -112,7 +118,8 @@ def call_key(call: SplitCall) -> Hashable | None:
     statics = tuple((name, type(v), v) for name, v in call.statics.items())
     try:
         leaves, tree = jax.tree.flatten((call.args, call.kwargs))
-        key = (surroundings(), tree, statics, tuple(map(leaf_key, leaves)))
+        keys = tuple(leaf_key(leaf, call.static_numbers) for leaf in leaves)
+        key = (surroundings(), tree, statics, keys)
         hash(key)
     except (TypeError, ValueError):  # such as for a dict with unsortable keys
         return None
@@ -124,8 +131,10 @@ def surroundings() -> tuple[object, ...]:
     return (*(trace_settings() or ()), concrete_mesh())
 
 
-def leaf_key(leaf: Any) -> LeafKey:
+def leaf_key(leaf: Any, static_numbers: bool = False) -> LeafKey:
     """The part of a call's key for one leaf of its arguments."""
+    if static_numbers and type(leaf) in (bool, int, float, complex):
+        return type(leaf), leaf
     if type(leaf) is ARRAY_CLASS or isinstance(leaf, jax.Array):
         # jax may move an uncommitted array, so its devices don't matter. A Ref has no
         # such attribute.
@@ -160,7 +169,7 @@ class Signature:
         parts = []
         for name, (aval, sharding) in self.leaves.items():
             if not isinstance(aval, ShapedArray):
-                parts.append(f"{name}: {shown(aval if sharding is None else sharding)}")
+                parts.append(f"{name}: {shown(_type_or_value((aval, sharding)))}")
                 continue
             weak = "weak " if aval.weak_type else ""
             text = f"{name}: {weak}{aval.dtype}{list(aval.shape)}"
@@ -178,7 +187,8 @@ def signature_of(call: SplitCall) -> Signature:
     for name, value in named:
         for keys, leaf in jax.tree_util.tree_leaves_with_path(value):
             path = name + jax.tree_util.keystr(keys)
-            leaves[path], paths[path] = leaf_key(leaf), (name, keys)
+            leaves[path] = leaf_key(leaf, call.static_numbers)
+            paths[path] = name, keys
             # A donated array has lost its layout, and a key array has none.
             if isinstance(leaf, jax.Array) and not leaf.is_deleted():
                 layouts[path] = getattr(getattr(leaf, "format", None), "layout", None)
@@ -203,12 +213,12 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     differing += [ArrayAdded(name) for name in names.new]
     differing += [ArrayRemoved(name) for name in names.gone]
     if not differing and new.tree != old.tree:
-        differing.append(TreeChanged(shown(old.tree, 200), shown(new.tree, 200)))
+        differing.append(TreeChanged(*shown_apart(old.tree, new.tree, 200)))
     for name, _ in names.paired:
         changes = [*_array_changes(name, old.leaves[name], new.leaves[name])]
         layouts = old.layouts.get(name), new.layouts.get(name)
         if not changes and None not in layouts and layouts[0] != layouts[1]:
-            texts = shown(layouts[0], 200), shown(layouts[1], 200)
+            texts = shown_apart(*layouts, 200)
             changes.append(ArrayChanged(name, "memory layout", *texts))
         differing += changes
     differing += _static_changes(old.statics, new.statics)
@@ -251,7 +261,11 @@ def _array_changes(name: str, old: LeafKey, new: LeafKey) -> Iterator[Difference
     (before, old_sharding), (after, new_sharding) = old, new
     if not isinstance(before, ShapedArray) or not isinstance(after, ShapedArray):
         if old != new:
-            yield ArrayChanged(name, "type", shown(old[1]), shown(new[1]))
+            texts = shown_apart(_type_or_value(old), _type_or_value(new))
+            if isinstance(before, type) and isinstance(after, type):
+                yield StaticChanged(name, *texts)
+            else:
+                yield ArrayChanged(name, "type", *texts)
         return
     is_unchanged = True
     if before.shape != after.shape:
@@ -267,20 +281,45 @@ def _array_changes(name: str, old: LeafKey, new: LeafKey) -> Iterator[Difference
         yield ArrayChanged(name, "weak type", *texts)
     if old_sharding != new_sharding:
         texts = sharding_text(old_sharding), sharding_text(new_sharding)
-        # Meshes with equal axes can differ in their devices or device order.
-        if texts[0] == texts[1] and old_sharding and new_sharding:
-            texts = _with_devices(old_sharding), _with_devices(new_sharding)
+        # Meshes with equal axes can differ in the types of axes, or in their devices.
+        for detailed in (_with_axis_types, _with_devices):
+            if texts[0] == texts[1] and old_sharding and new_sharding:
+                texts = detailed(old_sharding), detailed(new_sharding)
         yield ArrayChanged(name, "sharding", *texts)
     elif is_unchanged and before != after:
-        yield ArrayChanged(name, "type", shown(before, 120), shown(after, 120))
+        yield ArrayChanged(name, "type", *shown_apart(before, after, 120))
+
+
+def _type_or_value(key: LeafKey) -> object:
+    """The type of an array; anything else as it is, if the key has it."""
+    aval, value = key
+    return value if isinstance(aval, type) and value is not None else aval
+
+
+def _with_axis_types(sharding: Sharding) -> str:
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    return sharding_text(sharding) + clause(" ({})", mesh and _axis_types(mesh))
+
+
+def _axis_types(mesh: Mesh | AbstractMesh) -> str:
+    types = [axis_type.name for axis_type in mesh.axis_types]
+    if len(set(types)) == 1:
+        types = types[:1]
+    return clause("{} axes", ", ".join(types))
 
 
 def _with_devices(sharding: Sharding) -> str:
-    devices = list(sharding.device_set)
+    devices = str([device.id for device in sharding.device_set])
     # A mesh also fixes the device order, which may be the only difference.
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
-        devices = list(sharding.mesh.devices.flat)
-    return f"{sharding_text(sharding)} on devices {[device.id for device in devices]}"
+        devices = _device_ids(sharding.mesh)
+    return f"{sharding_text(sharding)} on devices {devices}"
+
+
+def _device_ids(mesh: Mesh | AbstractMesh) -> str:
+    if isinstance(mesh, AbstractMesh):
+        return ""
+    return str([device.id for device in mesh.devices.flat])
 
 
 def _static_changes(
@@ -293,7 +332,7 @@ def _static_changes(
         # differs are never found in its caches.
         is_equal = type(before) is type(after) and before == after
         if not is_equal or hash(before) != hash(after):
-            yield StaticChanged(name, shown(before), shown(after))
+            yield StaticChanged(name, *shown_apart(before, after))
     for name in names.gone:
         yield StaticChanged(name, shown(old[name]), None)
     for name in names.new:
@@ -309,24 +348,38 @@ def _setting_changes(
         # Report a new mesh with new devices as one change, not two.
         changed.remove("concrete_mesh")
     for name in changed:
-        before = _setting_text(name, old[name])
-        after = _setting_text(name, new[name])
+        before, after = _setting_texts(name, old[name], new[name])
         # A number is the position of a setting without a name in jax.
         yield SettingChanged("" if name.isdigit() else name, before, after)
 
 
-def _setting_text(name: str, value: object) -> str:
+def _setting_texts(name: str, old: object, new: object) -> tuple[str, str]:
+    texts = _setting_text(name, old), _setting_text(name, new)
+    for describe in (_axis_types, _device_ids):
+        if texts[0] != texts[1]:
+            break
+        texts = _setting_text(name, old, describe), _setting_text(name, new, describe)
+    return texts
+
+
+def _setting_text(
+    name: str,
+    value: object,
+    describe: Callable[[Mesh | AbstractMesh], str] = lambda mesh: "",
+) -> str:
+    """Formats the value of a setting, with a further description of each mesh."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if name == "concrete_mesh":
         if not isinstance(value, Mesh) or value.empty:
             return "none"
-        return str([device.id for device in value.devices.flat])
-    if isinstance(value, tuple):  # meshes entered by `with`, outermost first
-        return ", ".join(map(mesh_sizes, value)) or "none"
-    if isinstance(value, (Mesh, AbstractMesh)):
-        return mesh_sizes(value) or "none"
-    return str(value).lower()
+        return _device_ids(value)
+    meshes = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(mesh, (Mesh, AbstractMesh)) for mesh in meshes):
+        return str(value).lower()
+    # Meshes entered by `with` are a tuple, outermost first.
+    texts = [mesh_sizes(mesh) + clause(" ({})", describe(mesh)) for mesh in meshes]
+    return ", ".join(texts) or "none"
 
 
 def sharding_text(sharding: Sharding | None) -> str:

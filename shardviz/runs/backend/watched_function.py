@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 import time
 import types
@@ -36,6 +37,7 @@ from shardviz.compiled.report import Report
 from shardviz.plans.plan import Plan
 from shardviz.programs.backend.arguments import parameter_names
 from shardviz.programs.backend.bridge import check_axis_names
+from shardviz.programs.backend.calls import is_of
 from shardviz.programs.program import function_name
 from shardviz.runs.backend.attribution import Arguments, Attribution, UnknownKey
 from shardviz.runs.backend.device_memory import run_bytes
@@ -272,6 +274,7 @@ class Watch:
         self._is_shared = not options and hasattr(fn, "lower")
         self.jitted = fn if self._is_shared else self._jit(fn, options)
         self.settings = jit_settings(self.jitted) or JitSettings()
+        self._filters = is_of(self.jitted, "equinox", "_JitWrapper")
         self._cache_size = jit_cache_size(self.jitted) or (lambda: 0)
         self._size = self._cache_size()
         self._unseen = self._size
@@ -367,9 +370,8 @@ class Watch:
                 self._failures.popitem(last=False)
 
     def _split(self, call: _Call) -> SplitCall:
-        return split_call(
-            self._names(len(call.args)), call.args, call.kwargs, self.settings
-        )
+        names, filters = self._names(len(call.args)), self._filters
+        return split_call(names, call.args, call.kwargs, self.settings, filters)
 
     def _arguments(self, call: _Call) -> Arguments:
         return Arguments(self._names(len(call.args)), call.args, call.kwargs)
@@ -416,8 +418,8 @@ class Watch:
                 entry.compiles += 1
                 entry.trace_s += seconds.get("trace", 0.0) + seconds.get("lower", 0.0)
                 entry.compile_s += seconds["compile"]
-                code = getattr(self._fn, "__code__", None)
-                if isinstance(code, types.CodeType):
+                code = _code_of(self._fn)
+                if code is not None:
                     _COMPILED.setdefault(code, set()).add(hash(entry.signature))
             self._size = self._cache_size()
             if is_new and "compile" not in seconds and self._size == call.size:
@@ -475,8 +477,8 @@ class Watch:
             index, changes = closest
             near = recent[index][1].entry
             return NewSignature(self.name, text, number, changes, near)
-        code = getattr(self._fn, "__code__", None)
-        if isinstance(code, types.CodeType) and hash(text) in _COMPILED.get(code, ()):
+        code = _code_of(self._fn)
+        if code is not None and hash(text) in _COMPILED.get(code, ()):
             return Miss(self.name, text, number, (NewFunction(self.name),))
         return Miss(self.name, text, number)
 
@@ -509,6 +511,14 @@ class Watch:
         calls = sum(entry.calls for entry in self.entries)
         signatures = plural(self.cache_size(), "signature")
         return f"Watch({self.name}: {signatures}, {plural(calls, 'call')})"
+
+
+def _code_of(fn: Any) -> types.CodeType | None:
+    """The code of a function, also of one that is jitted or in a partial."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
 
 
 def _check_axis_names(call: _Call) -> None:

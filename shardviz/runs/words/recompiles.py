@@ -98,7 +98,9 @@ def _unexplained(fact: Unexplained) -> str:
 
 
 def _never_compiled(fact: NeverCompiled) -> str:
-    return f"{fact.function} was never compiled."
+    if not fact.function:
+        return "jax has compiled nothing."
+    return f"No call has compiled {fact.function}."
 
 
 # A large model has hundreds of arrays, and a new mesh changes all of them.
