@@ -89,7 +89,7 @@ class ValuesDiffer(Refusal):
 
 @dataclass(frozen=True)
 class SameCollective(Refusal):
-    """The collective remains, with no fewer bytes."""
+    """The collective remains, and sends no fewer bytes than before."""
 
     code: ClassVar[str] = "same collective"
 
@@ -109,7 +109,7 @@ class MovedElsewhere(Refusal):
 
 @dataclass(frozen=True)
 class HardlyLess(Refusal):
-    """The edit saves less than 1 % of the bytes.
+    """The edit saves less than 1 % of the sent bytes.
 
     Attributes:
         sent, sent_before: bytes per device sent after the change, and in the original.
@@ -122,7 +122,7 @@ class HardlyLess(Refusal):
 
 @dataclass(frozen=True)
 class MoreWork(Refusal):
-    """Each device has much more to compute."""
+    """Each device computes much more than in the original program."""
 
     code: ClassVar[str] = "more work"
 
@@ -157,7 +157,7 @@ class NoLessMemory(Refusal):
 
 @dataclass(frozen=True)
 class NoLessPlanned(Refusal):
-    """The plan promises no lower peak, so the changed program was not compiled."""
+    """By its plan, the changed program has no lower peak, so it was not compiled."""
 
     code: ClassVar[str] = "no less planned"
 
@@ -171,8 +171,9 @@ class Candidate(Displayed):
         program: the changed program. It can be planned, compiled, run and explored.
         report: the report of compiling `program`.
         before: the original's report for the same target.
-        values: the comparison of the results with the original's on simulated devices;
-            its `.ok` is None if they could not be compared. None before the comparison.
+        values: the comparison of the results with the original program's results, on
+            simulated devices. Its `.ok` is None if the results could not be compared.
+            `values` is None before the comparison.
 
     >>> import shardviz as sv
     >>> from shardviz.types import Candidate, Collective
@@ -239,8 +240,8 @@ class Candidate(Displayed):
     def chips(self) -> tuple[Chip, ...]:
         """The chips with enough memory for the program, smallest first.
 
-        Empty if it was compiled for a chip, or if every chip has enough memory for the
-        original.
+        Empty if the program was compiled for a chip, or if every chip has enough memory
+        for the original.
         """
         target, before = self.report.on, peak_bytes(self.before.without_error.memory)
         if target is None or target.platform != "cpu" or before is None:

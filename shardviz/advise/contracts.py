@@ -107,7 +107,8 @@ class Expectation:
                 over any of these axes counts, even if it also runs over others.
 
         Raises:
-            ContractError: if there is such a collective; names its source and cause.
+            ContractError: if there is such a collective. The message names its source
+                and cause.
             ShardvizError: for an unknown kind or axis, or for an audit.
         """
         __tracebackhide__ = True
@@ -136,8 +137,8 @@ class Expectation:
     ) -> Expectation:
         """Asserts a limit on the bytes per device of collectives or of memory.
 
-        The bytes of a collective are those of its result on each device or, for a
-        reduce-scatter, those of its operand. A collective in a loop counts once per
+        The bytes of a collective are the bytes of its result on each device; for a
+        reduce-scatter, the bytes of its operand. A collective in a loop counts once per
         iteration, or once if the trip count is unknown.
 
         Args:
@@ -145,13 +146,13 @@ class Expectation:
             per: `"step"` to limit the sum over all collectives of one execution; a kind
                 such as `"all-gather"` to limit the sum over that kind; `"collective"`
                 to limit each collective; `"device"` to limit memory. Memory is the
-                compiler's figure for a program, arguments plus results for a plan, and
-                arrays for an audit.
+                compiler's figure for a program, the bytes of arguments and results for
+                a plan, and the bytes of all arrays for an audit.
             over: count only collectives over these mesh axes, as in `no`.
 
         Raises:
-            ContractError: if the limit is exceeded; names the largest collectives or
-                arrays.
+            ContractError: if the limit is exceeded. The message names the largest
+                collectives or arrays.
             ShardvizError: for an invalid limit, `per` or axis.
         """
         __tracebackhide__ = True
@@ -185,8 +186,8 @@ class Expectation:
                 of the expectation or of the report.
 
         Raises:
-            ContractError: if there is too little memory; names the bytes needed and
-                available, and the largest arrays.
+            ContractError: if there is too little memory. The message names the bytes
+                needed and available, and the largest arrays.
             ShardvizError: if the hardware's memory is unknown, its number of devices
                 differs from the mesh's, or this machine cannot compile for it.
         """
@@ -205,8 +206,8 @@ class Expectation:
             at_least: the least share, from 0 to 1, such as 0.98.
 
         Raises:
-            ContractError: if the share is lower; names the largest unsplit arrays, each
-                with the reason.
+            ContractError: if the share is lower. The message names the largest unsplit
+                arrays, each with the reason.
             ShardvizError: for a share outside 0 to 1.
         """
         __tracebackhide__ = True
@@ -231,7 +232,7 @@ class Expectation:
             lock: a Lock, or the path of a lock file.
 
         Raises:
-            ContractError: if anything differs; lists every difference.
+            ContractError: if anything differs. The message lists every difference.
             ShardvizError: if the file contains no lock, or the subject lacks facts that
                 the lock records.
         """

@@ -141,12 +141,13 @@ class Lock(Plain):
         """Writes the lock to a file, and creates its folder if it doesn't exist.
 
         Raises:
-            ProgramError: if the file cannot be written. An old file is left unchanged.
+            ProgramError: if the file cannot be written. An existing file then stays
+                unchanged.
         """
         write_text(path, self.text, "a lock")
 
     def update(self, path: Any) -> bool:
-        """Writes the lock unless the file already has it; returns True if it wrote."""
+        """Writes the lock unless the file already has it; returns whether it wrote."""
         before = None
         with contextlib.suppress(
             ProgramError

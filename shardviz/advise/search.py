@@ -20,7 +20,7 @@ from shardviz.plans.plan_values import bytes_per_device
 
 
 class Estimate(NamedTuple):
-    """The planned time and memory of a program per device; less is better.
+    """The planned time and memory of a program on each device; less is better.
 
     Attributes:
         seconds: the maximum of compute, memory and collective time.
@@ -157,10 +157,10 @@ class Search(tuple[Candidate, ...], Displayed):
         planned, compiled: number of combinations that were planned, and compiled.
         ended: why the search ended. `"all compiled"`: every combination was compiled,
             except those whose arguments and results alone do not fit; `"no better"`: by
-            their plans, no other combination is better; `"no room"`: by their plans,
-            none fits; `"budget"`: the number of compiles is used up; `"seconds"`: the
-            time limit is over; `"interrupted"`: Ctrl-C.
-        plans: all planned points, fewest bytes first.
+            their plans, no other combination is better; `"no room"`: by their plans, no
+            combination fits; `"budget"`: the number of compiles is used up;
+            `"seconds"`: the time limit is over; `"interrupted"`: Ctrl-C.
+        plans: all planned points, least planned memory first.
         limit: the bytes available per device; None if unknown.
 
     >>> from shardviz.types import Search

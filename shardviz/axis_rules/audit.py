@@ -302,7 +302,7 @@ class Audit(Displayed, Fact):
         An array that the dialect rejects becomes a row with a problem.
 
         Raises:
-            ShardvizError: the dialect cannot read this kind of table.
+            ShardvizError: if the dialect cannot read this kind of table.
 
         >>> import shardviz as sv
         >>> found = sv.audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
@@ -348,7 +348,7 @@ class Audit(Displayed, Fact):
         """Returns the row of an array, by its path or a unique end of the path.
 
         Raises:
-            LayoutError: no path, or more than one path, ends with `path`.
+            LayoutError: if no path, or more than one path, ends with `path`.
 
         >>> import shardviz as sv
         >>> found = sv.audit({"mlp": {"wi": ((8,), "embed")}}, [("embed", "x")], "x=2")
@@ -381,7 +381,7 @@ class Audit(Displayed, Fact):
             path: the array's path, or a unique end of it.
 
         Raises:
-            LayoutError: no path, or more than one path, ends with `path`.
+            LayoutError: if no path, or more than one path, ends with `path`.
 
         >>> import shardviz as sv
         >>> found = sv.audit([("w", (8, 8), None)], [("mlp", "x")], "x=2")

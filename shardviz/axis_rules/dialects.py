@@ -66,7 +66,7 @@ class Dialect(Plain):
             paths: False to allow only dialects that read `Rules`.
 
         Raises:
-            RuleError: the dialect is unknown or not allowed.
+            RuleError: if the dialect is unknown or not allowed.
         """
         if isinstance(value, Dialect) and (paths or not value.by_path):
             return value

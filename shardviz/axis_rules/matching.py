@@ -40,7 +40,7 @@ def match_rules(
         dialect: the library that reads the table.
 
     Raises:
-        RuleError: an entry of `names` is not a name, or a name occurs twice and the
+        RuleError: if an entry of `names` is not a name, or a name occurs twice and the
             dialect does not resolve dimensions independently.
     """
     if dialect.dimensions_apart:

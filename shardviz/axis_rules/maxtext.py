@@ -84,7 +84,7 @@ def mesh_of_config(
         count_devices: returns the total number of devices; called if a size is -1.
 
     Raises:
-        MeshError: the configuration has no mesh, or its sizes are invalid.
+        MeshError: if the configuration has no mesh, or its sizes are invalid.
 
     >>> config = {"mesh_axes": ["data", "fsdp"], "ici_fsdp_parallelism": -1}
     >>> mesh_of_config(config, lambda: 16).shape

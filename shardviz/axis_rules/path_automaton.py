@@ -71,7 +71,7 @@ def automaton(pattern: str, whole_text: bool, ignores_case: bool = False) -> Aut
     """Returns the cached automaton of a pattern that `re` compiles.
 
     Raises:
-        Unsupported: the pattern has syntax that only `re` supports, such as a
+        Unsupported: if the pattern has syntax that only `re` supports, such as a
             look-ahead.
 
     >>> automaton("(a+)+b", whole_text=False).matches("a" * 1000)

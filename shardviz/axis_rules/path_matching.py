@@ -44,7 +44,7 @@ def compiled(text: str, ignores_case: bool) -> re.Pattern[str]:
     """Compiles a pattern as a regular expression; cached.
 
     Raises:
-        RuleError: the text is not a regular expression, or matching it could take
+        RuleError: if the text is not a regular expression, or matching it could take
             unbounded time.
     """
     if len(text) > MAX_PATTERN:
@@ -95,7 +95,7 @@ def fits(pattern: str, path: str, dialect: PathDialect) -> bool:
     """Whether a pattern matches a path, in whole or in part as the dialect requires.
 
     Raises:
-        RuleError: the pattern is not a regular expression, or matching it could take
+        RuleError: if the pattern is not a regular expression, or matching it could take
             unbounded time.
     """
     text = dialect.text(path)

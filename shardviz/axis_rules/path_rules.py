@@ -180,7 +180,7 @@ def resolve_path(
     """Resolves one path to a spec, with a verdict for every pattern.
 
     Raises:
-        RuleError: the path cannot be parsed, or the dialect raises an error.
+        RuleError: if the path cannot be parsed, or the dialect raises an error.
 
     >>> str(resolve_path("mlp/0/kernel", PathRules.of([("kernel", (None, "model"))])).spec)
     "P(None, 'model')"

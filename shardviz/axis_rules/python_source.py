@@ -27,8 +27,8 @@ def table_in_source(text: str) -> Any:
     in their names, then other pairs of text.
 
     Raises:
-        RuleError: the text is not Python, or contains no table or several different
-            ones.
+        RuleError: if the text is not Python, or has no table, or has several different
+            tables.
 
     >>> table_in_source('''def get_partition_rules():
     ...     return (("wte/embedding", PS("mp", "fsdp")), (".*", PS(None)))''')[1][0]

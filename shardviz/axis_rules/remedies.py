@@ -49,8 +49,8 @@ class Wish(Fact):
         """Parses a request: a Spec, or text such as `split`, `split 1` or `8 MiB`.
 
         Raises:
-            RuleError: the array does not have the requested dimension.
-            SpecError: `want` has none of these forms.
+            RuleError: if the array does not have the requested dimension.
+            SpecError: if `want` has none of these forms.
 
         >>> mesh = MeshSpec(("data",), (4,))
         >>> Wish.of("8 MiB", ("embed",), mesh, Dialect.LINEN)
@@ -341,8 +341,8 @@ class Remedy(Fact):
         others: the paths of other arrays whose spec changes.
         alike: the paths in `others` that get the same names: the same array of other
             layers, and optimizer moments.
-        leaves_unsplit: True if the array currently fails, and the edit only makes it
-            valid by leaving it unsplit.
+        leaves_unsplit: True if the array cannot be laid out now, and the edit makes
+            this possible only by leaving the array unsplit.
 
     >>> import shardviz as sv
     >>> from shardviz.axis_rules.remedies import RemoveLine
@@ -480,7 +480,7 @@ class NoEdit(NoRemedy):
 class Remedies(Displayed, Sequence[Remedy]):
     """The edits that fulfil a request, best first; returned by `shardviz.remedies`.
 
-    If the array currently fails, the last remedy leaves it unsplit.
+    If the array cannot be laid out now, the last remedy leaves the array unsplit.
 
     Attributes:
         items: the remedies.

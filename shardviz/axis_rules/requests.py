@@ -231,7 +231,7 @@ class Request(Displayed):
         """Finds the smallest edits that split the array as requested.
 
         Raises:
-            ShardvizError: `want` cannot be parsed.
+            ShardvizError: if `want` cannot be parsed.
         """
         array, source = self.array, self.audit or self.resolution
         arrays = Arrays()
@@ -417,7 +417,8 @@ def path_requests(
     """Yields one Request per array, from its own sharding or else its path.
 
     Raises:
-        RuleError: the dialect raises an error for an array; the message has its path.
+        RuleError: if the dialect raises an error for an array; the message has its
+            path.
     """
     # Large models have many arrays but few different shapes and specs.
     layouts: dict[Any, tuple[Layout | None, str | None]] = {}

@@ -196,7 +196,7 @@ class Resolution(Displayed):
         """Finds the smallest edits that split the array as requested.
 
         Raises:
-            ShardvizError: the request cannot be parsed.
+            ShardvizError: if the request cannot be parsed.
 
         >>> import shardviz as sv
         >>> found = sv.resolve("embed mlp", [("mlp", "model"), ("embed", "model")])

@@ -57,7 +57,7 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
             are PartitionSpecs is read as PathRules, any other table as Rules.
 
     Raises:
-        RuleError: `value` is not a table; the message has the file and the line.
+        RuleError: if `value` is not a table; the message has the file and the line.
 
     >>> read_rules("transformer/wte/embedding -> P('model', 'fsdp')")
     PathRules(1 pattern: "transformer/wte/embedding → P('model', 'fsdp')")
@@ -88,7 +88,7 @@ def dialect_of(rules: object, dialect: object) -> Dialect:
         dialect: the user's choice, or the default.
 
     Raises:
-        RuleError: the dialect is unknown.
+        RuleError: if the dialect is unknown.
     """
     reader = Dialect.of(dialect)
     # PathRules with a mesh come from a LayoutMap.
@@ -240,7 +240,7 @@ def read_yaml(text: str) -> Any:
     """Loads the first document in YAML text.
 
     Raises:
-        RuleError: the text is not YAML, or has tags that would create objects.
+        RuleError: if the text is not YAML, or has tags that would create objects.
     """
     with needed_by("A table in YAML"):
         import yaml
@@ -270,7 +270,7 @@ def _first_document(yaml: Any, text: str) -> Any:
     """Loads the first YAML document; some configurations have a second one at the end.
 
     Raises:
-        ValueError: the text would need unbounded time or memory.
+        ValueError: if the text would need unbounded time or memory.
     """
     # PyYAML reads 1:30:00 as a base-60 number, in quadratic time.
     if max(map(len, re.findall("[0-9:_]+", text)), default=0) > MAX_PATTERN:

@@ -103,7 +103,7 @@ class Rules(Displayed, tuple[Rule, ...]):
         """Creates Rules from pairs, from one list or dict of pairs, or from text.
 
         Raises:
-            RuleError: a pair is malformed.
+            RuleError: if a pair is malformed.
         """
         table: Any = pairs
         if len(pairs) == 1 and not is_pair(pairs[0]):
@@ -130,7 +130,7 @@ class Rules(Displayed, tuple[Rule, ...]):
         or `embed -> None`; or pairs as in Python or YAML, such as `("batch", "data")`.
 
         Raises:
-            RuleError: the text cannot be parsed; the message has the position.
+            RuleError: if the text cannot be parsed; the message has the position.
 
         >>> import shardviz as sv
         >>> print(sv.Rules.parse("batch -> data\\nembed -> None"))
@@ -239,7 +239,7 @@ class PathRules(Displayed):
         """Creates a table from (pattern, spec) pairs or from a dict.
 
         Raises:
-            RuleError: a pair cannot be parsed.
+            RuleError: if a pair cannot be parsed.
         """
         if isinstance(pairs, PathRules):
             return pairs

@@ -1,8 +1,9 @@
 """measured(): joins the events of a profile with the program that ran.
 
-An event belongs to the HLO instruction with its name. Times are the lengths of unions of
-intervals on one device: an instruction in a loop runs many times, and a collective that
-starts and ends in two instructions lasts from the first to the second.
+An event belongs to the HLO instruction with its name. The time of an instruction is the
+length of the union of its intervals on one device: an instruction in a loop runs many
+times, and a collective that starts and ends in two instructions lasts from the start of
+the first to the end of the second.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ class MeasuredRow(Fact):
     Attributes:
         name: a collective's kind and axes, or the name of an operation.
         part: `"collective"` or `"op"`.
-        seconds: seconds per call, over all iterations of loops: the median of devices.
-        fastest, slowest: the same on the fastest and on the slowest device.
+        seconds: seconds per call for all iterations of loops, the median over devices.
+        fastest, slowest: these seconds on the fastest and on the slowest device.
         runs: executions per call on each device.
         at: seconds from the call's first operation to the first execution.
         hidden: the share of a collective's time during which other operations ran on
             the same device; None for an operation.
-        least: the least seconds per call; None if unknown.
+        least: the least time per call, in seconds; None if unknown.
         collective: index in `Report.collectives`; -1 for an operation.
         instructions: the names of the HLO instructions.
-        ops: JAX's names and the user's lines of the operations; with several matrix
-            products in a fusion, all of them.
+        ops: JAX's name and the user's line of the operation; for a fusion with several
+            matrix products, of each of them.
         source: the user's file and line.
 
     >>> row = MeasuredRow("dot_general", "op", 2e-3, 1e-3, 3e-3, 1.0, least=5e-4)
@@ -113,12 +114,12 @@ class Measured(Displayed, Fact):
 
     @property
     def seconds(self) -> float:
-        """Busy seconds per call: the median of devices."""
+        """Busy seconds per call, the median over devices."""
         return statistics.median(self.busy_seconds.values())
 
     @property
     def differences(self) -> tuple[MeasuredRow, ...]:
-        """The rows by their difference from the least time, largest first.
+        """The rows, sorted by their difference from the least time, largest first.
 
         Rows without a least time come last, longest first.
         """

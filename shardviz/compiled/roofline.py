@@ -62,11 +62,11 @@ class Bound:
         bound: the rate that limits this part: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`,
             `"network"`, or `""`; `"latency"` for a collective with more latency than
             time at a link's rate.
-        amount: FLOP or bytes of one execution: those that a device sends for a
-            collective. None if unknown.
-        trips: number of executions; None if unknown, which counts as 1. Compute and
-            memory totals have 1, except for a separate row with their share in loops of
-            unknown length.
+        amount: FLOP or bytes of one execution; for a collective, the bytes that a
+            device sends. None if unknown.
+        trips: number of executions; None if unknown, which counts as 1. The totals of
+            compute and memory have 1; separate rows have the share of loops of unknown
+            length.
         source: the user's file and line.
         note: an assumption, or why the time is unknown; None if there is neither.
         latency: the seconds of a collective that are latency, over all trips; None if
@@ -162,7 +162,7 @@ class Roofline(Displayed, Fact):
 
     @property
     def has_unknown_trips(self) -> bool:
-        """Whether a loop of unknown length counts once, so the program takes longer."""
+        """Whether a loop of unknown length counts once, so the time may be longer."""
         return any(row.trips is None for row in self.rows)
 
     @property

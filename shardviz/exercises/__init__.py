@@ -5,7 +5,7 @@
     exercises.task("arrays/eight-shards")
     exercises.check("arrays/eight-shards", your_answer)
 
-To grade an answer, its layout, plan or compiled program is compared with the task, so
+shardviz compares the layout, plan or compiled program of an answer with the task, so
 many different answers can be right.
 """
 
@@ -267,8 +267,8 @@ def lock(word: str = "", *, hashed: str = "") -> Text:
 
     Args:
         word: any text that is not empty.
-        hashed: the hash of the word, which `lock(word)` shows, to use in place of the
-            word in notebooks that must not contain it.
+        hashed: the hash of the word, for notebooks that must not contain the word
+            itself. `lock(word)` shows the hash.
 
     Raises:
         ShardvizError: if the word is empty or not text, or if solutions are already
@@ -325,7 +325,7 @@ def report(lesson: int | str | None = None) -> Marks:
 def reset() -> None:
     """Empties the report, and starts again with the first hint of every exercise.
 
-    Keeps a lock on solutions.
+    A lock on solutions stays.
 
     >>> from shardviz import exercises
     >>> exercises.reset()

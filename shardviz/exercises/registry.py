@@ -102,14 +102,14 @@ def add(
 ) -> Callable[[Grader], Grader]:
     """Adds an exercise; replaces an earlier one with the same name.
 
-    Decorates the function that grades answers, which takes the Setup and an answer. The
-    function rejects a wrong answer by calling `require` with a hint. For a right answer
-    it returns a sentence about the answer's effect.
+    Decorates the grading function, which takes the Setup and an answer. The function
+    rejects a wrong answer by calling `require` with a hint. For a right answer it
+    returns a sentence about the answer's effect.
 
     Args:
         name: subject and name, such as `"arrays/memory"`.
         task: what to do, in Markdown.
-        given: creates the Setup.
+        given: a function that creates the Setup.
         hints: at most three hints, each more specific than the previous one.
         solution: a right answer.
         why: why the solution is right.

@@ -115,7 +115,7 @@ TargetLike: TypeAlias = str | Target | JoinedProcesses | None
 
 
 def hosts_in_text(text: str) -> tuple[int, int] | None:
-    """Returns how many local hosts, and devices of each, a target means; else None.
+    """Returns the numbers of local hosts and of devices per host; None for other text.
 
     >>> hosts_in_text("2 hosts x 4, local"), hosts_in_text("cpu:8")
     ((2, 4), None)
@@ -149,9 +149,9 @@ def checked_text(text: str) -> str:
 
 
 def check_target(target: TargetLike | Topology) -> TargetLike:
-    """Returns a target that a user passed; a Topology as its text.
+    """Checks a target that a user passed, and replaces a Topology by its text.
 
-    A target that is not available here is not an error: only a compile or run finds out.
+    An unavailable target is not an error here; the later compile or run reports it.
 
     Raises:
         TargetError: if there is no such target.

@@ -120,8 +120,9 @@ def _shardings(parts: Partition) -> list[Any]:
 def replicated_on(mesh: Any) -> Any:
     """Returns the replicated NamedSharding on a mesh.
 
-    We reshard via this sharding if neither of two partitions refines the other. XLA's
-    partitioner (jaxlib 0.12) crashes when it reshards 2 x 3 parts to 6 x 1 directly.
+    Arrays are resharded via this sharding if neither of two partitions refines the
+    other. XLA's partitioner (jaxlib 0.12) crashes when it reshards 2 x 3 parts to 6 x 1
+    directly.
     """
     from jax.sharding import NamedSharding, PartitionSpec
 

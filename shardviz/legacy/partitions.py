@@ -182,7 +182,7 @@ def flat_parts(prefix: PyTree, tree: PyTree, argument: str) -> tuple[Partition, 
 
 
 def count_of(requests: Iterable[tuple[str, int]]) -> int | None:
-    """Returns the number of devices in all requests, or None without requests.
+    """Returns the number of devices that all requests have, or None without requests.
 
     Raises:
         ProgramError: if two requests have different numbers.

@@ -76,7 +76,7 @@ class Movement(Displayed):
         steps: the steps, in order; all transfers of a step happen at the same time.
         method: the algorithm.
         bytes_per_device: the bytes of the array on each device, as in a Collective.
-        sent_bytes: the most bytes that a device sends.
+        sent_bytes: the most bytes that any device of the group sends.
         start, end: bool [devices, chunks]: the chunks that each device has at the start
             and needs at the end; None for more than MOST_LISTED devices.
         mesh_axes: the mesh axes that the collective runs over; empty if unknown.
@@ -126,7 +126,7 @@ class Movement(Displayed):
 
     @property
     def contributors(self) -> int:
-        """The contributions to a complete chunk: one per device for a sum, else 1."""
+        """The contributions that complete a chunk: one per device for a sum, else 1."""
         if self.sums:
             return self.size
         return 1

@@ -41,8 +41,8 @@ class ReshardRow(NamedTuple):
         array: the array's shape and dtype.
         before, after: the array's old and new layouts.
         bytes_moved: the total bytes of the array that devices receive.
-        kind: the collective that makes the same sends: `"all-gather"`, `"all-to-all"`
-            or `"collective-permute"`; `"copy"` if the set of devices changes; `""` if
+        kind: the collective with the same sends: `"all-gather"`, `"all-to-all"` or
+            `"collective-permute"`; `"copy"` if the set of devices changes; `""` if
             nothing is sent. A compiler may use other collectives.
 
     >>> [field for field in ReshardRow._fields if "bytes" in field]

@@ -111,8 +111,9 @@ class Reads(NamedTuple):
         reads: number of reads. A chunk is read once for each distinct shard that
             overlaps it.
         needed: total bytes of the process's distinct shards.
-        at_least, at_most: the bytes of all `chunks`, and of all `reads`. The number of
-            bytes fetched lies between the two.
+        at_least, at_most: the bytes if each of the `chunks` is fetched once, and if
+            each of the `reads` fetches its chunk. The bytes fetched lie between the
+            two.
 
     >>> Reads(*np.arange(10).reshape(5, 2)).needed.tolist()
     [4, 5]

@@ -161,7 +161,7 @@ class UnreducedLine(Fact):
 
 @dataclass(frozen=True)
 class CostLine(Fact):
-    """A collective that the estimate plans for the value."""
+    """A collective that the plan estimates for the value."""
 
     collective: Collective
 
@@ -267,7 +267,7 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
 
 
 def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
-    """The steps by which an axis reached a value, each with the value reached."""
+    """The steps by which an axis reached a value, each with the value it reached."""
     reached = op.name
     if op.kind == "result" and arrival(plan.arrivals, reached, axis) is None:
         # If no step reached the result, the axis came with the returned value.

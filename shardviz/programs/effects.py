@@ -12,7 +12,7 @@ from shardviz.base.format import shown
 
 @dataclass(frozen=True)
 class EffectUse:
-    """A kind of side effect in a program; also used for `pure_callback`.
+    """A kind of side effect in a program, or its calls of `pure_callback`.
 
     Attributes:
         name: name of the effect, such as `"io callback, ordered"`.
@@ -46,7 +46,7 @@ class Refusal(Fact):
 
     Attributes:
         stage: the stage that fails: `"program"`, `"trace"` or `"lower"`.
-        said: jax's message, or our own for the stage `"program"`.
+        said: jax's message; for the stage `"program"`, shardviz's own.
         cause: `"not differentiable"`, `"ordered under vmap"` or `"branch under vmap"`;
             `""` for other causes.
 
@@ -160,7 +160,7 @@ class HostResults(RunsOn):
 
 @dataclass(frozen=True)
 class DeviceCount(Fact):
-    """How many devices a program can run on: `count`, or any number if it is None.
+    """How many devices a program can run on: `count`, or any number for None.
 
     >>> print(DeviceCount(0), DeviceCount(1), DeviceCount(None), sep="; ")
     none; 1 device; any number of devices
@@ -180,7 +180,8 @@ class Effects(Displayed):
         uses: one EffectUse per kind of effect.
         host_calls: one EffectUse for all `pure_callback` calls; `()` without calls.
         mesh_size: number of devices in the program's mesh; None without a mesh.
-        fixed: number of devices that the function itself names; None if it names none.
+        fixed: number of devices in the mesh that the function itself names; None if it
+            names none.
         host_only: True if all results come from host callbacks and no argument is used.
             jax cannot place such results on a mesh of several devices.
         refused: why the program cannot run anywhere; None if it can.

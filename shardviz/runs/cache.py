@@ -22,7 +22,7 @@ class CacheRow:
         key: the cache key.
         value: the executable.
         label: the name of the program.
-        seconds: compile time.
+        seconds: the seconds that the compile took.
         hits: number of lookups that returned the value, including those of threads that
             waited for its compile.
         waited: the names of the threads that waited for its compile.

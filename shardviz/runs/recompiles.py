@@ -151,8 +151,8 @@ class SignatureRow:
         differences: why it was compiled; `()` for the first.
         collectives: number of collectives; None if the report is unknown.
         sent_bytes: bytes that a device sends, in all collectives.
-        peak_bytes: memory per device.
-        comparison: its collectives compared with those of the row before.
+        peak_bytes: peak memory per device, in bytes.
+        comparison: the collectives, compared with the collectives of the previous row.
 
     >>> SignatureRow(1, "(x: float32[8])", 3, 1, 0.2).calls
     3
@@ -195,10 +195,10 @@ class Compile(Fact):
         trace_s: seconds to trace; 0 if jax reused an earlier trace, so that only the
             shardings, devices or memory layouts of arguments are new.
         lower_s, compile_s: seconds to lower and to compile.
-        reason: why jax traced the function: `"new function"`, `"function created again"`
-            on the same line, `"context"` for settings and meshes, `"tree"` for
-            containers and static values, or `"types"`. `"not traced"` if it didn't, and
-            `""` if jax gives no reason.
+        reason: why jax traced the function: `"new function"`,
+            `"function created again"` on the same line, `"context"` for settings and
+            meshes, `"tree"` for containers and static values, or `"types"`.
+            `"not traced"` if jax did not trace it, and `""` if jax gives no reason.
         message: jax's own explanation; `""` if it gives none.
         thread: name of the thread.
     """
