@@ -122,7 +122,7 @@ def explorer_frame(name: str, root: str, height: int) -> str:
         '<div class="shardviz-explorer-frame">'
         f'<iframe class="shardviz-saved" src="{where}" title="The Explorer" loading="lazy"'
         f' style="height: {height}px"></iframe>'
-        f'<p><a href="{where}">Open this Explorer in a page of its own</a></p></div>'
+        f'<p><a href="{where}">Open this Explorer in a separate page</a></p></div>'
     )
 
 

@@ -316,7 +316,7 @@ def write_reference() -> None:
         texts[f"group-{page}"] = _group_page(title, names)
     lists = [f"group-{page}" for page in groups()] + modules
     entries = "".join(f"   {page}\n" for page in lists)
-    words = "Each public name has a page, with an example that the tests run as it stands.\n"
+    words = "Each public name has a page with an example, which the tests run unchanged.\n"
     words += "The examples need only ``import shardviz as sv``.\n"
     table = f".. toctree::\n   :maxdepth: 2\n\n{entries}"
     texts["index"] = f"Reference\n=========\n\n{words}\n{table}"
@@ -444,7 +444,7 @@ PARTS = {
     "index": (
         "Lessons",
         """\
-The main course: {count} notebooks, shown with their stored outputs. Each lesson has one idea, makes
+The main course: {count} notebooks, shown with their stored outputs. Each lesson has one idea, checks
 its claims with `assert`, and ends with exercises that check themselves. `make lab` opens the first
 lesson in JupyterLab.
 Lecturers find aims and times on [the page about the course](../course.md).""",
@@ -452,12 +452,12 @@ Lecturers find aims and times on [the page about the course](../course.md).""",
     "short": (
         "Short lessons",
         """\
-{count} lessons for after the main course. Each has one idea, an experiment and at least two
-exercises. Its first cell names the lessons that it needs.""",
+{count} lessons to take after the main course. Each lesson has one idea, an experiment and at least
+two exercises. The first cell of a lesson names the lessons that it needs.""",
     ),
     "appendix": (
         "Appendix",
-        "{count} notebooks that answer questions of single readers, and suit self-study.",
+        "{count} notebooks for self-study, each of which answers one question.",
     ),
 }
 
