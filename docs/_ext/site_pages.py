@@ -444,7 +444,7 @@ PARTS = {
     "index": (
         "Lessons",
         """\
-The main course: {count} notebooks, shown with their stored outputs. Each lesson has one idea, checks
+The main course: {count} notebooks, shown with their stored outputs. Each lesson has one idea, tests
 its claims with `assert`, and ends with exercises that check themselves. `make lab` opens the first
 lesson in JupyterLab.
 Lecturers find aims and times on [the page about the course](../course.md).""",
