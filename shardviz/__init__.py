@@ -14,7 +14,7 @@ Moving data          reshard, restore, process_rows, movement
 Pictures and text    plot, text, explore, treescope_leaf
 Running programs     watch, cache, compare_meshes, targets, hosts
 
-The functions take jax's meshes, specs, shardings, arrays and functions as they are.
+The functions accept jax's meshes, specs, shardings, arrays and functions unchanged.
 Exercises are in `shardviz.exercises`, examples in `shardviz.gallery`.
 
 PYTEST_DONT_REWRITE: the package contains a pytest plugin, and pytest would otherwise

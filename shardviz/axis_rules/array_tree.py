@@ -3,8 +3,8 @@
 It accepts rows, mappings, lists, dataclasses, models of other libraries, and leaves
 with a shape and a dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with
 `read_leaf`. An array's sharding comes from the array itself, else from the names that
-its library stores with it, else from the user's `names` function. If none of these
-gives one, the ArraySpec has neither a spec nor names.
+its library stores with it, else from the user's `names` function. Without any of these,
+the ArraySpec has neither a spec nor names.
 
 This module imports neither jax nor any model library. To read containers that are
 registered with jax, callers pass `children`.

@@ -1,8 +1,8 @@
 """match_rules(): finds the rule that decides each dimension of an array.
 
-The algorithm is that of `flax.linen.spmd.logical_to_mesh_axes` and
-`flax.core.spmd.from_sharding_rules`; `tests/layout` compares it with both on random
-tables. `resolution.py` explains why each of the other rules does not decide.
+The algorithm follows `flax.linen.spmd.logical_to_mesh_axes` and
+`flax.core.spmd.from_sharding_rules`; `tests/layout` compares it with these functions on
+random tables. `resolution.py` explains why each of the other rules does not decide.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ An optimizer's state contains trees with the structure of the parameters: `mu`, 
 parameter. A masked optimizer omits some of these paths. If an optimizer has several
 arrays per parameter (sm3), their paths start with the parameter's path.
 
-`optax.tree_utils.tree_map_params` finds the same arrays, but it needs the optimizer and
-calls it again. `tests/layout` compares the two.
+`optax.tree_utils.tree_map_params` finds the same arrays, but needs the optimizer and
+calls it again. `tests/layout` compares its results with those of `pair`.
 """
 
 from __future__ import annotations

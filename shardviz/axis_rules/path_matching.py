@@ -1,8 +1,8 @@
 """match_path(): finds the pattern that decides an array's spec by its path.
 
 The algorithms are `match_partition_rules` in EasyLM and T5X (dialect regex) and
-`keras.distribution.LayoutMap.__getitem__` (dialect keras); `tests/layout` compares with
-both.
+`keras.distribution.LayoutMap.__getitem__` (dialect keras); `tests/layout` compares the
+results with these functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Edits of a path table that could split an array as requested.
 
-An edit moves a pattern up, adds or removes one, changes its spec, or corrects a
-misspelt word in it.
+An edit moves a pattern up, adds or removes a pattern, changes its spec, or corrects a
+misspelt word in a pattern.
 """
 
 from __future__ import annotations

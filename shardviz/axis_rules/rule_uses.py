@@ -1,6 +1,6 @@
 """Summarises the effect of each rule or pattern of a table on many arrays.
 
-Arrays with equal signatures share a Resolution. Its effects are computed only once.
+Arrays with equal signatures share a Resolution, whose effects are computed only once.
 """
 
 from __future__ import annotations

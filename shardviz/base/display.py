@@ -1,7 +1,7 @@
 """Base classes for values that display themselves, and a clock for long work.
 
 The code that draws pictures and writes sentences imports this module, so this module
-cannot import that code. `shardviz/__init__.py` connects them at import.
+cannot import that code. `shardviz/__init__.py` connects the two when it is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text for numbers and lists: bytes, times, plurals, device ids, folded names.
 
-Device ids keep their order. `0–6 step 2` is a range; without `step` its ids are
-consecutive. `…` continues the pattern of the two entries before it up to the entry
+Device ids keep their order. `0–6 step 2` is a range; without `step`, the ids of a range
+are consecutive. `…` continues the pattern of the two entries before it up to the entry
 after it. Parentheses enclose a repeated group. `tests/picture/ids_reader.py` parses
 such text back into ids.
 

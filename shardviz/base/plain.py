@@ -1,11 +1,11 @@
 """Values as plain data, for JSON (`to_dict`) and for tables of pandas (`columns`).
 
-The entries of `to_dict` are the fields of a dataclass that are public and that comparisons
-read, and the properties in `_adds`. Facts also have their class and their sentence. Meshes
-and specs are text where they are part of another value (`_is_text`).
+`to_dict` has the public fields of a dataclass that comparisons read, and the properties
+in `_adds`. For a fact, it also has the class and the sentence. A mesh or a spec that is
+part of another value becomes text (`_is_text`).
 
-Functions, outputs and other objects that JSON can't hold are left out. Arrays of more than
-MOST_NUMBERS numbers, such as the blocks of a million devices, become None.
+Functions, outputs and other objects that JSON can't hold are left out. Arrays of more
+than MOST_NUMBERS numbers, such as the blocks of a million devices, become None.
 """
 
 from __future__ import annotations

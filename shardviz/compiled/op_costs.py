@@ -1,6 +1,6 @@
 """op_costs(): the FLOP and bytes of every operation in a plan, per device.
 
-They are counted from shapes, specs and sharding rules, without compiling. Because XLA
+Both are counted from shapes, specs and sharding rules, without compiling. Because XLA
 fuses operations later, each operation has two byte counts: one if nothing is fused, and
 one for the memory traffic that no fusion can avoid. The unavoidable traffic consists of
 the operands and results of matrix products, the program's arguments and results, and

@@ -1,8 +1,8 @@
 """device_events(): reads what ran on each device from a profile of jax.
 
-A profile is an `XSpace` of XLA's `xplane.proto`. We parse it, because jaxlib's own reader
-ends the process under jax 0.12 if Python's warnings are errors, and leaves out what a
-kind of event has in common, such as the HLO operation of a kernel.
+A profile is an `XSpace` of XLA's `xplane.proto`. We parse it, because jaxlib's own
+reader ends the process under jax 0.12 if Python's warnings are errors, and leaves out
+the data that all events of a kind share, such as the HLO operation of a kernel.
 
 On CPUs, each thread has a line, and an event names its device. On GPUs and TPUs, each
 device has a plane.

@@ -1,7 +1,7 @@
 """The Explorers in the outputs of notebook cells.
 
-A rerun of a cell replaces its output. The Explorer that it showed before would stay open
-in the kernel, because ipywidgets keeps every widget until it is closed.
+A rerun of a cell replaces its output. The Explorer in the old output would stay open in
+the kernel, because ipywidgets keeps every widget until it is closed.
 """
 
 from __future__ import annotations

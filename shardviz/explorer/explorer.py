@@ -85,7 +85,7 @@ P = TypeVar("P", bound=Panel)
 
 
 class Explorer(anywidget.AnyWidget):
-    """The main widget: mesh, arrays, rules, devices and program, linked and live.
+    """The main widget, which shows a mesh, arrays, rules, devices and a program.
 
     Created by `shardviz.explore`. The synced traits are the data that the page draws.
     Each panel computes its traits from the session.

@@ -1,8 +1,9 @@
 """Planner: plans a program after every edit, and compiles or runs it on demand.
 
 A plan takes milliseconds and needs no devices. For simulated devices, XLA's partitioner
-then runs automatically. For described hardware that would take many seconds, so the
-user must press Compile. One thread does all plans; another does all compiles and runs.
+then runs automatically. For described hardware, the partitioner would take many
+seconds, so the user must press Compile. One thread does all plans; another does all
+compiles and runs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The model, for a collective with B bytes per device and replica groups of n devices:
 
-- An all-gather or reduce-scatter sends B (n-1)/n around rings, in both directions at
-  once, along every axis of the torus that the group spans. An all-reduce sends twice as
-  much, a broadcast as much as an all-gather.
+- In an all-gather or reduce-scatter, each device sends B (n-1)/n around rings, in both
+  directions at once, along every axis of the torus that the group spans. In an
+  all-reduce, it sends twice as much; in a broadcast, as much as in an all-gather.
 - In an all-to-all, each device sends B/n to every other device. In a permutation, each
   sender sends B.
 - On TPUs, data is routed along x, then y, then z. Between slices, all chips send equal
@@ -15,10 +15,12 @@ The model, for a collective with B bytes per device and replica groups of n devi
 Loads are fractions of B. The model follows parts 3 and 12 of
 https://jax-ml.github.io/scaling-book.
 
-Latency comes on top. On a torus, it is that of the hops between the two members of a
-group that are farthest apart, since every member needs data of all others. NVLink needs
-one step. The network needs at least log2(n) steps for n hosts, because the number of
-hosts whose data one has can at most double. A sum counts the same steps only once.
+Latency is added to the time of the bytes. On a torus, it is the latency of the hops
+between the two members of a group that are farthest apart, because every member needs
+data of all others. NVLink needs one step. On the network, a gather, scatter or sum over
+n hosts needs at least log2(n) steps, because each step at most doubles the number of
+hosts whose data a host has. An all-reduce counts these steps once, although it sends
+the bytes twice.
 """
 
 from __future__ import annotations
@@ -124,7 +126,8 @@ class LinkUse:
         ici: float64 [chips, axes, 2]: the load that each chip sends to the next and to
             the previous chip along each axis.
         nvlink: float64 [chips]: the load that each GPU sends inside its host.
-        network: float64 [chips]: the load that each chip sends to other slices or hosts.
+        network: float64 [chips]: the load that each chip sends to other slices or
+            hosts.
         chip_group: int64 [chips]: the replica group of each chip; -1 for none, -2 for
             several.
         hops: int64 [1]: the largest number of links on any route.

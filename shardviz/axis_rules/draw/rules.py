@@ -1,7 +1,7 @@
 """Pictures of specs, rule tables and resolutions.
 
-A resolution is drawn as a matrix of verdicts. With Rules, there is one per rule and
-dimension; with PathRules, one per pattern.
+A resolution is drawn as a matrix of verdicts. With Rules, there is one verdict per rule
+and dimension; with PathRules, one verdict per pattern.
 """
 
 from __future__ import annotations

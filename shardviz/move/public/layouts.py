@@ -1,7 +1,7 @@
 """Computes the layouts of a tree of arrays from a mesh, rules, specs or shardings.
 
-`sv.reshard` uses it for the old and the new layouts, `sv.restore` for the restored
-arrays.
+`sv.reshard` uses these functions for the old and the new layouts, `sv.restore` for the
+restored arrays.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the signature of a call from the few features in which signatures differ.
 
 Comparing all leaves of a large tree would take longer than jax takes to call the
-executable. If no call compiles, it has one of the signatures seen so far, and these
-differ in few features: one leaf, one setting.
+executable. A call that does not compile has one of the signatures seen so far, and
+these signatures differ in few features: one leaf, one setting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Checks shard indices, layouts and specs, and compares with the unsharded function."""
+"""Checks shard indices, layouts and specs, and compares sharded with unsharded
+results."""
 
 from __future__ import annotations
 

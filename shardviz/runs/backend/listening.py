@@ -1,7 +1,7 @@
 """Lists the compiles of jax, and counts its stages for calls on two meshes.
 
-Traces don't depend on devices: a function that names no devices
-is traced and lowered once for all meshes of the same shape, and only compiled again.
+Traces don't depend on devices: a function that names no devices is traced and lowered
+once for all meshes of the same shape, and only compiled again.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class _MissFilter(logging.Filter):
 class CompileLog(Sequence[Compile]):
     """Every compile of jax within a `with` block, in all threads, in order.
 
-    jax explains compiles in the thread of the block only. Compiles in other threads have
-    no reason.
+    jax explains compiles in the thread of the block only. Compiles in other threads
+    have no reason.
 
     >>> with CompileLog() as compiles:
     ...     result = jax.jit(lambda x: x - 1)(1.0)

@@ -1,9 +1,10 @@
 """Decides whether two results differ by more than rounding.
 
-A sharded result is compared with that of the unsharded function, block by block. If the
-two differ by more than the dtype's tolerance, the unsharded function runs again on
-arguments that are perturbed by one rounding step, up or down. This changes its results
-about as much as summing in another order. `Comparison` measures, `verdict` judges.
+A sharded result is compared with the result of the unsharded function, block by block.
+If the two differ by more than the dtype's tolerance, the unsharded function runs again
+on arguments that are perturbed by one rounding step, up or down. This perturbation
+changes its results about as much as summing in another order. `Comparison` measures,
+`verdict` judges.
 """
 
 from __future__ import annotations

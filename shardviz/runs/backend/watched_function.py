@@ -142,7 +142,7 @@ class WatchedSignature:
         compiles: number of compiles; 0 if jax already had the executable.
         trace_s: seconds to trace and lower.
         compile_s: seconds to compile.
-        miss: why it was compiled.
+        miss: why jax compiled a call with this signature.
 
     >>> import shardviz as sv
     >>> watched = sv.watch(lambda x: x + 1)
@@ -168,7 +168,7 @@ class WatchedSignature:
 
     @property
     def difference(self) -> tuple[Difference, ...]:
-        """Why it was compiled, as differences from the nearest earlier entry."""
+        """Why jax compiled the call, as differences from the nearest earlier entry."""
         return self.miss.differences
 
     @contextlib.contextmanager
@@ -204,7 +204,7 @@ class WatchedSignature:
 
     @property
     def comparison(self) -> Comparison | None:
-        """The collectives compared with those of the entry before; None for the first."""
+        """The collectives compared with the previous entry's; None for the first."""
         if self._before is None:
             return None
         before, after = self._before.report.collectives, self.report.collectives
@@ -240,8 +240,8 @@ class WatchedSignature:
 class Watch:
     """A function jitted by `sv.watch`, with a row for each signature of its calls.
 
-    Calls go to the function that `jax.jit` returns. A call in which jax compiled nothing
-    costs a few microseconds more than without Watch.
+    Calls go to the function that `jax.jit` returns. A call in which jax compiled
+    nothing costs a few microseconds more than without Watch.
 
     >>> import numpy as np, shardviz as sv
     >>> double = sv.watch(lambda x: x * 2)

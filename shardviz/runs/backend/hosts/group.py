@@ -280,7 +280,8 @@ class Hosts(ProcessGroup):
         """Checks that the group is usable and all its engines are running.
 
         Raises:
-            TargetError: if not; the message names the process, and what to do.
+            TargetError: if the group cannot be used or an engine has ended; the message
+                names the process, and what to do.
         """
         if os.getpid() != self._engines.kernel:
             raise TargetError(GroupForked(self.name))

@@ -2,7 +2,7 @@
 
 Most of a worker's start is its import of jax. A compile starts the worker before it
 traces and lowers the program. In an interactive session, the first program with several
-devices does, because a compile often follows it.
+devices also starts the worker, because a compile often follows.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ stays in this process. The module contains source lines, so that the compiler's 
 can be traced to the user's code.
 
 The worker compiles exactly this module. `jax.export` would serialize a different
-module, with merged constants. Calling it adds a function and constraints, which
-changes XLA's shardings and collectives. But jax compiles a module only for a traced
-function, so `placeholder` returns a function with the same arguments, results and
-effects, and `put_module` replaces the module that it lowers to.
+module, with merged constants. A call of an exported module adds a function and
+constraints, which changes XLA's shardings and collectives. But jax compiles a module
+only for a traced function, so `placeholder` returns a function with the same arguments,
+results and effects, and `put_module` replaces the module that it lowers to.
 """
 
 from __future__ import annotations
