@@ -179,7 +179,7 @@ class Contracted(Reduced):
 
 @dataclass(frozen=True)
 class WantedCause(Cause):
-    """The collective gives a value to an operation.
+    """The collective provides a value in the form that an operation needs.
 
     Attributes:
         wanted_by: the operation that needs the value; None if the program's result
@@ -201,7 +201,7 @@ class WantedCause(Cause):
 
 @dataclass(frozen=True)
 class FromOneDevice(WantedCause):
-    """The collective copies one device's value to its group: all others add zeros.
+    """The collective copies one device's value to its group: other devices add zeros.
 
     >>> FromOneDevice("all-reduce").code
     'from one'

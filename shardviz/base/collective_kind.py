@@ -66,8 +66,8 @@ class CollectiveKind:
         shardy: the operation that Shardy inserts; None if it inserts none.
         shardy_axes: the attribute of the Shardy operation that holds its mesh axes;
             None if the operation only has shardings before and after.
-        megascale: XLA's name for this kind between TPU slices, where hosts carry it
-            out; None if hosts don't.
+        megascale: XLA's name for this kind when hosts carry it out between TPU slices;
+            None if hosts never do.
         effect: the effect on the values of a group.
         route: how the bytes travel between devices.
         rounds: how many times each device sends B (n-1)/n bytes; how many times it

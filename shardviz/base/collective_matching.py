@@ -102,8 +102,9 @@ def match(
 
     The last round balances the remaining collectives. Compilers combine collectives,
     move them out of loops, peel iterations and rename them. But the number of elements
-    sent by each kind over each axis stays the same. A collective is therefore `removed`
-    only if no other match gained elements of that kind over its axes.
+    that each kind of collective sends over each axis stays the same. A collective is
+    therefore `removed` only if no other match gained elements of that kind over its
+    axes.
 
     Args:
         before, after: the collectives of two stages.
@@ -313,7 +314,7 @@ class _Matcher:
             self.take(kind, [i], [j])
 
     def split_between_slices(self) -> None:
-        """Matches a collective over TPU slices to its steps within and across them."""
+        """Matches a collective over TPU slices to its steps in and between slices."""
         for i, c in list(self.before.items()):
             steps, across = [], 0
             for j, step in self.after.items():

@@ -21,7 +21,8 @@ def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
         name: a name for the content in the error message, such as `"a lock"`.
 
     Raises:
-        ProgramError: if the file cannot be written. An old file is then unchanged.
+        ProgramError: if the file cannot be written. An existing file then stays
+            unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

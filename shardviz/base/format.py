@@ -245,12 +245,12 @@ def told_apart(
     text: Callable[[Number, int], str] | None = None,
     digits: int = 1,
 ) -> list[str]:
-    """Formats numbers with as many digits as tell different ones apart.
+    """Formats numbers with enough digits that different numbers look different.
 
     Args:
         numbers: the numbers, such as a limit and a size, or a time before and after.
-        text: formats a number with so many digits; by default `bytes_text`.
-        digits: the fewest digits.
+        text: formats a number with a given number of digits; by default `bytes_text`.
+        digits: the minimum number of digits.
 
     >>> told_apart([1 << 20, (1 << 20) + 1]), told_apart([1 << 20, 1 << 20])
     (['1 MiB', '1.000001 MiB'], ['1 MiB', '1 MiB'])
@@ -459,8 +459,8 @@ def ids_text(ids: object, limit: int = 0) -> str:
 
     Args:
         ids: integers, in the order to list them.
-        limit: the maximum number of characters; 0 for no limit. Returns the first of
-            these that fits: `1 · 2 · 3`, the ids as ranges, the number of devices.
+        limit: the maximum number of characters; 0 for no limit. The result is the first
+            of these that fits: `1 · 2 · 3`, the ids as ranges, the number of devices.
 
     >>> ids_text([0, 2, 4, 6]), ids_text(range(0, 64, 2)), ids_text([])
     ('0, 2, 4, 6', '0–62 step 2', 'no device')

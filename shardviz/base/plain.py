@@ -103,7 +103,7 @@ def _without_gaps(entries: JsonDict) -> JsonDict:
 
 
 def columns(*names: str) -> Callable[[_Class], _Class]:
-    """Decorates a dataclass: `pandas.DataFrame(values)` has these attributes as columns.
+    """Decorates a dataclass, so that `pandas.DataFrame(values)` has these columns.
 
     Args:
         *names: fields, or properties, whose values are text, numbers or None.
@@ -123,10 +123,10 @@ class _Kinds:
 
 
 class _Columns:
-    """`__dataclass_fields__`: of a class all fields, of a value the columns of a table.
+    """`__dataclass_fields__`: all fields of a class, but only the columns of a value.
 
-    pandas applies `dataclasses.asdict` to the values of a sequence. It reads the fields
-    of a value, but not those that only the constructor has; `replace` reads both.
+    pandas applies `dataclasses.asdict` to the values of a sequence. `asdict` skips the
+    fields that only the constructor has; `replace` reads all.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ def _named(module: Module) -> dict[Part, _Named]:
 
 
 def _handed_on(part: Part) -> list[Part]:
-    """Returns the arrays that an instruction forwards unchanged as `part`."""
+    """Returns the arrays that an instruction passes on unchanged as result `part`."""
     instruction, index = part
     if instruction.opcode == "tuple" and index:
         return [(instruction.operands[index[0]], index[1:])]

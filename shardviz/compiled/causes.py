@@ -219,9 +219,9 @@ class Causes:
     ) -> InstructionSource:
         """Returns the operation and line that a collective belongs to.
 
-        If the compiler records neither, we use those of the nearest operation. For a
-        sum, we first try the operation that computed the operand; for other kinds, the
-        operation that reads the result.
+        If the compiler records neither, we use the operation and line of the nearest
+        operation. For a sum, we first try the operation that computed the operand; for
+        other kinds, the operation that reads the result.
         """
         source = collective.source
         if source.source and "/" in source.op:
@@ -244,8 +244,8 @@ class Causes:
         """Returns the operation and line of one array in a combined collective.
 
         The collective's metadata describes only one of its arrays. For a sum, we use
-        the operation that computed the operand; for other kinds, the one that reads the
-        result.
+        the operation that computed the operand; for other kinds, the operation that
+        reads the result.
         """
         maker = value.maker
         if kind in SUMS and maker is not None and maker.source.source:
@@ -268,7 +268,7 @@ class Causes:
         source: InstructionSource | None = None,
         number: int = 0,
     ) -> Cause:
-        """Returns why a collective is there.
+        """Returns why the module has a collective.
 
         Args:
             value: the value that the collective moves.
@@ -453,10 +453,10 @@ def _is_constraint(instruction: Instruction) -> bool:
 
 
 def _is_complete(maker: Instruction, user: InstructionSource) -> bool:
-    """Whether an operation needs no collective of its own, so that `user` needs it.
+    """Whether an operation needs no collective itself, so that `user` needs one.
 
-    XLA gives what it adds for the next operation the name of the operand: after a
-    sharding constraint always, and in jax 0.12 also after other operations.
+    XLA names an instruction that it adds for the next operation after the operand:
+    always after a sharding constraint, and in jax 0.12 also after other operations.
     """
     if _is_constraint(maker):
         return True

@@ -67,7 +67,7 @@ class FewerShards(Finding):
 
 @dataclass(frozen=True)
 class PartialResults(Finding):
-    """Devices hold partial results over `axes`; jax gives no shards of such an array."""
+    """Devices hold partial results over `axes`, so jax gives no shards of the array."""
 
     axes: tuple[str, ...]
 
@@ -287,11 +287,11 @@ class Check(Plain):
 
     Attributes:
         about: the property that was checked, such as `"indices"`.
-        ok: True, False, or None if it could not be checked.
+        ok: True, False, or None if the property could not be checked.
         finding: the evidence or the reason; plain text from another package or an
             error.
         shards: number of shards compared; 0 for other checks.
-        process: number of the process that compared them; None for a single process.
+        process: number of the process that made the check; None for a single process.
         array: the array that was checked; `""` for the program.
 
     >>> Check("indices", True, "Every shard is where the layout puts it.", 8, array="x")

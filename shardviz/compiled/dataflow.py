@@ -91,7 +91,7 @@ class Dataflow:
     def differing(self, part: Part) -> tuple[str, ...] | None:
         """Returns the mesh axes along which an array may differ between devices.
 
-        None if that is unknown, as for a complete tuple.
+        None if these axes are unknown, as for a complete tuple.
         """
         if self._placement is None or part not in self._differing:
             return None

@@ -29,7 +29,7 @@ _USES = {b"parameter ": 5, b"maybe-live-out": 7, b"constant": 12, b"color ": 8}
 
 
 def dumped_programs(folder: Path) -> list[dict[str, Path]]:
-    """Returns the files of each program in a dump by stage, those of the largest first."""
+    """Returns each program's files in a dump, by stage; the largest program first."""
     programs: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.rglob("module_*")):
         for stage, name in STAGES.items():

@@ -278,7 +278,7 @@ def _with_containers(instruction: Instruction) -> Iterator[Instruction]:
 
 
 def _inside(instruction: Instruction) -> Iterator[Instruction]:
-    """Yields an instruction, and those of the fusion that it is."""
+    """Yields an instruction; for a fusion, also the instructions inside it."""
     yield instruction
     if instruction.opcode in ("fusion", "call"):
         for computation in instruction.called:
@@ -376,7 +376,7 @@ def _with_least(
 ) -> Measured:
     """Adds least times to collectives and matrix products.
 
-    Other operations have none: fused with a neighbour, they may take no time at all.
+    Other operations have no least time: fused with a neighbour, they may take no time.
     """
     bounds = collective_bounds(collectives, least.chip, None, None)
     products: dict[_Operation, float | None] = {}

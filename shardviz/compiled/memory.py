@@ -34,8 +34,8 @@ class Buffer(Plain):
         op, source: the value's JAX operation, and the user's line, or `""`.
         phase: `"forward"`, `"backward"`, or `""` for operations outside both passes.
         value: name of the plan's value or of the argument, or `""`. If a loop fills the
-            buffer slice by slice, this is the value inside the loop that is stacked. If
-            there are several candidates, this names them all: `mul_{3,7}`.
+            buffer slice by slice, this is the value inside the loop that is stacked.
+            Several candidates are all named: `mul_{3,7}`.
         spec: the value's spec; None if unknown. If a loop stacks the value, dimension 0
             is the one along which it is stacked. Inside a `shard_map` the value is one
             device's block, and the spec shows how the other axes split that block.
@@ -44,14 +44,14 @@ class Buffer(Plain):
             the compiled code; None if unknown.
         start, end: first and last position in the timeline.
         count: how often loops run the instruction; None if unknown.
-        split_bytes: size if it were split like its neighbours; None if unknown.
+        split_bytes: size if the value were split like its neighbours; None if unknown.
         padding: number of unused bytes in the buffer.
         stacked: whether a loop fills the buffer slice by slice.
         transposed: whether the buffer is known to store the value's dimensions in
             another order.
         result: number of the program's result in the buffer; None for other buffers.
-        group: the candidate values from the plan, if there are several with the same
-            operation, line and spec.
+        group: the plan's candidate values, if several have the same operation, line and
+            spec.
         places: (operation, line) pairs that the plan may have for the value, likeliest
             first.
         reads, leads: the arguments that the value depends on, and the results that

@@ -124,7 +124,7 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
 def in_costliest_branch(
     paths: Sequence[Sequence[str]], weights: Sequence[float]
 ) -> list[bool]:
-    """Marks items outside conditionals, and those in a conditional's costliest branch.
+    """Marks items outside conditionals, and items in a conditional's costliest branch.
 
     Args:
         paths: the scopes around each item, as JAX names them.

@@ -35,7 +35,7 @@ class DeviceOrder(Fact):
     """A device order in which a program's collectives take less time.
 
     Attributes:
-        mesh: the mesh with its devices in that order.
+        mesh: the mesh with its devices in the faster order.
         axes: the mesh axes of the collective that gains most.
         hops, possible: the most links that a send of this collective crosses, in the
             current order and in the best one.
@@ -65,7 +65,8 @@ def best_order(
 ) -> DeviceOrder | None:
     """Returns the device order with the least time for collectives in the roofline.
 
-    None if no order is better than the mesh's, or if a link's rate is unpublished.
+    None if no order is better than the mesh's current one, or if a link's rate is
+    unpublished.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 1 << 20)

@@ -185,7 +185,8 @@ class Slices:
 
         Args:
             groups: groups or pairs of devices, numbered within their slice.
-            only: number of the only slice that has them; None if all slices do.
+            only: number of the only slice that has these groups; None if all slices
+                have them.
 
         >>> slices = Slices(np.array([[0, 1], [2, 3]]), {})
         >>> slices.spread(((0, 1),))

@@ -79,12 +79,12 @@ Demand = Needs | CannotSplit | AskedLater
 
 
 class _Place(NamedTuple):
-    """A value that is computed from the moved one.
+    """A value that is computed from the moved value.
 
     Attributes:
         instruction: the instruction that computes the value.
         path: index of the value in the instruction's result.
-        through: the first operation between the moved value and this one.
+        through: the first operation between the moved value and this value.
         dims: the dimensions that a constraint on this value must have; None if an
             operation in between changed them.
     """

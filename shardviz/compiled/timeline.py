@@ -55,13 +55,13 @@ class Span(Fact):
         value: the plan's value that the operation computes or that causes the
             collective; `""` if there is none.
         collective: index of a collective in the plan or report; -1 for an operation.
-        cause: why a collective is there; `""` for an operation, or if unknown.
+        cause: why the program has the collective; `""` for an operation, or if unknown.
         arithmetic, memory: seconds of an operation on the matrix units, and for the
             bytes that it must read and write; None if a rate is unknown.
         alone: seconds of an operation if XLA fuses nothing with it; None for products
             and collectives.
-        live: the most bytes of live values on each device, in the plan, since the span
-            before.
+        live: the most bytes of the plan's live values on each device since the previous
+            span.
         note: why the time is unknown.
         latency: the seconds of a collective that are latency, over all trips.
 

@@ -60,9 +60,9 @@ class Chip:
         pod, pod_chips: the shape and number of chips of the largest pod; `()` and None
             if not published.
         devices: the number of jax devices per chip.
-        tensor_cores: cores per chip, which cloud names such as `v5p-64` count (Cloud
-            TPU's page on each generation, "TPU type" and "topology"; for TPU7x, xpk's
-            table of systems).
+        tensor_cores: cores per chip, which cloud names such as `v5p-64` count (sources:
+            Cloud TPU's page on each generation, "TPU type" and "topology"; for TPU7x,
+            xpk's table of systems).
         libtpu_name: libtpu's name for the generation in topology names.
         libtpu_config: libtpu's name for the configuration with this many devices per
             chip; `""` for the default.
@@ -74,7 +74,8 @@ class Chip:
         network_bandwidth: bytes per second, one way, of one chip's share of the
             data-center network, which joins TPU slices or GPU hosts.
         hop_latency: seconds until the first byte arrives, over one ICI link or NVLink.
-        network_latency: the same over the data-center network.
+        network_latency: seconds until the first byte arrives, over the data-center
+            network.
         collective_latency: the least seconds of any gather, scatter or sum of GPUs,
             however small.
         wrap: when an axis closes to a ring: `"cube"` if every axis is a multiple of 4,
@@ -120,7 +121,7 @@ class Chip:
 
     @property
     def device_bytes(self) -> int | None:
-        """Bytes of memory of one device: an even share of the chip's."""
+        """Bytes of memory of one device: an even share of the chip's memory."""
         return None if self.hbm_bytes is None else self.hbm_bytes // self.devices
 
     def peak(self, dtype: str) -> float | None:

@@ -209,7 +209,7 @@ class LinkUse:
         return seconds
 
     def longest(self, size: float) -> LinkTime:
-        """Returns the least time for `size` bytes per device, of the slowest links."""
+        """Returns the least time for `size` bytes per device, on the slowest links."""
         longest = LinkTime("", 0.0, 0.0)
         for name, seconds in self.times(size).items():
             latency = self.latency(name)

@@ -156,7 +156,8 @@ class _Completion:
 
     Attributes:
         run: returns the fields.
-        lock: held while they are computed, because several threads may read the plan.
+        lock: held while the fields are computed, because several threads may read the
+            plan.
     """
 
     run: Callable[[], Mapping[str, object]]
@@ -164,7 +165,7 @@ class _Completion:
 
 
 def _complete(plan: Plan) -> None:
-    """Computes the fields of a plan that depend on propagation, unless it has them."""
+    """Computes the plan's fields that depend on propagation, if not yet known."""
     completion: _Completion | None = vars(plan).get("_completion")
     if completion is None:
         return
@@ -176,7 +177,7 @@ def _complete(plan: Plan) -> None:
 
 
 class _AfterLowering:
-    """Completes a plan when a field is read that it lacks.
+    """Completes a plan when code reads a field that the plan lacks.
 
     Python asks the class for an attribute only if the instance doesn't have it.
     """

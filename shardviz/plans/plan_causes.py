@@ -55,7 +55,7 @@ class MoveCause(PlanCause):
 
     Attributes:
         kind: the kind of collective, such as `"all-gather"`.
-        before, after: the value's sharding, and the needed one.
+        before, after: the value's sharding, and the sharding that is needed.
         code: what needs the new sharding: a `"constraint"`, `"reshard"`, `"shard_map"`
             or `"loop"`, the `"result"` of the program, an `"op"`, or a `"call"` that
             the partitioner does not split.
@@ -94,7 +94,7 @@ class WrittenCause(PlanCause):
     """The program itself calls the collective, or `jax.grad` added it.
 
     Attributes:
-        op: jax's name of the collective; `value` is the last component of that name.
+        op: jax's name of the collective. `value` is the last component of this name.
         inside: the name of the enclosing operation, such as `shard_map`.
         source: the line of the user's code, or `""`.
         gradient_of: for a sum that `jax.grad` added, the argument whose gradient is

@@ -74,7 +74,7 @@ def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]
     """Folds collectives that are equal except for numbers in their scopes.
 
     Returns:
-        The folds, those that send the most bytes first.
+        The folds, sorted by the bytes that they send, most bytes first.
 
     >>> ops = [f"jit(f)/layer_{n}/dot" for n in range(3)]
     >>> folds = fold_collectives([Collective("all-reduce", ("x",), 64, op) for op in ops])
@@ -104,7 +104,7 @@ def fold_line(group: Fold[Collective]) -> str:
 
 
 def name_of_fold(group: Fold[Collective]) -> str:
-    """Names a fold by its operation, or by that of the largest member if combined.
+    """Names a fold by its operation; if combined, by its largest member's operation.
 
     >>> op = "jit(f)/layer_1/dot"
     >>> name_of_fold(fold_collectives([Collective("all-gather", ("x",), 64, op)])[0])

@@ -96,7 +96,7 @@ class PaddedDimension(PlanNote):
 
 @dataclass(frozen=True)
 class UnevenResult(PlanNote):
-    """A result must divide evenly, so it is not split like the value that it returns.
+    """A result must divide evenly, so it is not split like the returned value.
 
     Attributes:
         value: the name of the returned value.
@@ -211,7 +211,7 @@ class UntriedPasses(PlanNote):
     Attributes:
         run: the passes that were run for the plan.
         left_out: the passes that were not run, because this MLIR does not know them,
-            they failed, or they run after the propagation.
+            because they failed, or because they run after the propagation.
 
     >>> print(UntriedPasses(("sdy-new-pass",), ()))
     shardviz has not been tried with all passes of this jaxlib's Shardy. The plan ran

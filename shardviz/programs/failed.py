@@ -22,7 +22,7 @@ class CanFail:
     _may_lack: ClassVar[Mapping[str, _FieldThatMayLack]] = {}
 
     def has(self, name: str) -> bool:
-        """False if reading this attribute raises the error of the value.
+        """False if reading this attribute raises the value's error.
 
         >>> from shardviz.compiled.report import Report
         >>> report = Report("f", "", lower_s=0.1, error=Failure("compile", "Too many."))
@@ -34,7 +34,7 @@ class CanFail:
 
     @property
     def without_error(self) -> Self:
-        """A copy without the error, in which lacking fields have their defaults."""
+        """A copy without the error; fields that lacked a value have their defaults."""
         return self if self.error is None else replace(self, error=None)  # type: ignore[attr-defined, type-var]
 
     def _compared(self) -> tuple[object, ...]:
@@ -54,11 +54,12 @@ class CanFail:
 def lacking_after_errors(**needed: tuple[str, ...]) -> Callable[[_Class], _Class]:
     """Decorates a dataclass: an error leaves these fields without a value.
 
-    A failed value lacks a field if both this field and the field that it needs have
+    A failed value lacks a field if the field and the field that it depends on both have
     their defaults.
 
     Args:
-        **needed: the name of a field, and of those that are known only if it is.
+        **needed: the name of a field, and the names of the fields that are known only
+            if that field is known.
     """
 
     def decorate(cls: _Class) -> _Class:
@@ -76,7 +77,7 @@ def lacking_after_errors(**needed: tuple[str, ...]) -> Callable[[_Class], _Class
 
 
 class _FieldThatMayLack:
-    """A field of a CanFail; a data descriptor, as it must precede the `__dict__`."""
+    """A field of a CanFail: a data descriptor, so that it precedes the `__dict__`."""
 
     def __init__(self, field: Field[Any], needed: Field[Any]) -> None:
         self.name, self.default = field.name, _default(field)
@@ -119,7 +120,7 @@ def _raise(value: Any, name: str) -> NoReturn:
 
 
 class _FieldsOfValue:
-    """`__dataclass_fields__`: of a class all fields, of a value those that it has.
+    """`__dataclass_fields__`: all fields of a class, but of a value those it has.
 
     The functions of `dataclasses` read all fields of a value, which would raise.
     """

@@ -18,7 +18,7 @@ class Note(Fact):
 
 @dataclass(frozen=True)
 class KeywordForFunction(Note):
-    """A keyword went to the user's function, but the public function has one too.
+    """A keyword went to the user's function, but the public function has it too.
 
     Attributes:
         function: name of the user's function.
@@ -236,7 +236,7 @@ class NoCollectives(Note):
     """Parts of the program are traced within a `jax.sharding.no_collectives`.
 
     Attributes:
-        axes: the axes that it names.
+        axes: the axes that the `no_collectives` names.
         lines: source lines of the operations in it.
         planned: the plan's collectives in it. jax refuses them on Explicit axes and in a
             `shard_map`, but doesn't look for them on Auto axes.
@@ -272,7 +272,7 @@ class KernelNotMapped(OperandNote):
 
 @dataclass(frozen=True)
 class ScalesApart(OperandNote):
-    """The scales of a block-scaled array are split otherwise than its blocks.
+    """The scales of a block-scaled array are not split like its blocks.
 
     Attributes:
         operand: position of the array: 0 for the left operand, 1 for the right.
@@ -288,7 +288,7 @@ class ScalesApart(OperandNote):
 
 @dataclass(frozen=True)
 class StraddledBlocks(OperandNote):
-    """Blocks of a block-scaled array are split, so they get the scales of others.
+    """Blocks of a block-scaled array are split, so parts get scales of other blocks.
 
     Attributes:
         operand, dim: as in `ScalesApart`.

@@ -70,7 +70,7 @@ def is_jax(value: object) -> bool:
 
 
 def is_jax_function(value: object) -> bool:
-    """True for a function that jax returned. A Mesh is callable, as a decorator."""
+    """True for a function that jax returned, except a Mesh, which is callable too."""
     return is_jax(value) and callable(value) and not hasattr(value, "axis_names")
 
 
@@ -93,8 +93,8 @@ def as_mesh(
 
     Args:
         axes: a mesh, text, a mapping, pairs, or the path of a MaxText configuration.
-        count_devices: returns the number of devices, for an axis of size -1; by default
-            it counts the attached ones.
+        count_devices: returns the number of devices, for an axis of size -1; by
+            default, the number of attached devices.
         options: further arguments of `make_mesh`.
     """
     count_devices = count_devices or _count_attached_devices

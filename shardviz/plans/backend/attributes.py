@@ -187,7 +187,7 @@ def _joined_frames(
     """Joins the frames inside a call with the frames that led to the call.
 
     jax reuses a traced function together with the frames of its first call. The frames
-    that differ from those of this call are left out.
+    that differ from the frames of this call are left out.
     """
     shared = 0
     for inner_frame, outer_frame in zip(reversed(inner), reversed(outer), strict=False):
@@ -369,7 +369,8 @@ class AttributeCache:
         specs_of: converts an attribute that holds one sharding, or one per value, to
             specs; None to `()`.
         rule_of: converts the attribute of a sharding rule; None to None.
-        tensor_of: converts a type to shape and dtype; to None if it isn't a tensor's.
+        tensor_of: converts a tensor type to shape and dtype, and any other type to
+            None.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,8 @@ _LEFT = ("false", "xla_late")
 def inline_calls(module: Any) -> None:
     """Inlines, in place, all calls in `main` that XLA would inline, and nested calls.
 
-    The functions stay; Shardy's pipeline first removes those that are not called.
+    The functions stay in the module; Shardy's pipeline first removes the functions that
+    are not called.
 
     >>> import jax
     >>> lowered = jax.jit(lambda x: jax.nn.relu(x) + jax.nn.relu(x * 2)).lower(1.0)

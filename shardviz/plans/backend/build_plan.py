@@ -81,7 +81,7 @@ def plan_program(
     """Plans a program; the time does not depend on the number of devices.
 
     Traces and lowers the program in the user's context. The shardings are propagated
-    when the plan is first asked for them, or for an error.
+    when the plan's shardings or its error are first read.
 
     Args:
         program: the program to plan.
@@ -183,7 +183,7 @@ class _PlanRun:
         self.plan = replace(self.plan, notes=(*self.plan.notes, *notes))
 
     def _trace(self) -> Traced:
-        """Traces the program; the plan has its constraint calls even if that fails."""
+        """Traces the program, and keeps its constraint calls even if tracing fails."""
         if not self.records_calls:
             return trace(self.program, self.mesh)
         with recorded_calls() as self.calls:
@@ -320,7 +320,7 @@ def _with_axes_of_size_one(
 def estimated(
     propagated: Any, reader: PlanReader, ops: Sequence[PlannedOp]
 ) -> tuple[tuple[PlannedOp, ...], tuple[Collective, ...], tuple[PlanNote, ...]]:
-    """Returns the values, marked if uncertain, Shardy's collectives, and notes on them.
+    """Returns the values (marked if uncertain), Shardy's collectives, and notes.
 
     There are no collectives, but a note, if this jaxlib lacks the passes, or if reading
     the collectives fails with an untested jax.

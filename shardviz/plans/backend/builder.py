@@ -83,14 +83,14 @@ _TOP_LEVEL = BlockContext()
 
 @dataclass(frozen=True)
 class Place:
-    """The properties that all operations of a block share that have one MLIR location.
+    """The properties that all operations of a block with the same MLIR location share.
 
     Layers that a program repeats have the same locations.
 
     Attributes:
         location: the location of the operations, relative to `main`.
         context: the context of their block.
-        fields: the fields of PlannedOp that depend on both.
+        fields: the fields of PlannedOp that depend on the location and the context.
     """
 
     location: SourceLocation

@@ -314,8 +314,8 @@ class _EstimateReader:
     def _gradient_of(self, name: str, kind: str, last: str) -> str:
         """The argument whose gradient a `shard_map` sums; `""` if not exactly one.
 
-        The forward pass reads that argument on the source line of the sum, and its
-        shape is that of the sum or a multiple of it.
+        The forward pass reads that argument on the source line of the sum. The argument
+        has the shape of the sum, or a multiple of this shape.
 
         Args:
             name: the name of the sum in the plan.

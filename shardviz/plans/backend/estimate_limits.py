@@ -111,7 +111,7 @@ def with_uncertain(
 def _resplit_results(
     values: Mapping[str, PlannedOp], collectives: Iterable[Collective]
 ) -> dict[str, tuple[str, ...]]:
-    """Operations of which XLA may move operands instead of results -> moved axes."""
+    """Operations whose operands XLA may move instead of the results -> moved axes."""
     axes: dict[str, tuple[str, ...]] = {}
     for c in collectives:
         cause = c.cause
@@ -283,7 +283,7 @@ def _wanted_twice(
 def _over(
     collectives: Iterable[Collective], kinds: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The mesh axes that collectives run over; with `kinds`, only of those kinds."""
+    """The mesh axes that collectives run over; with `kinds`, of these kinds only."""
     return _distinct(c.mesh_axes for c in collectives if not kinds or c.kind in kinds)
 
 

@@ -110,7 +110,7 @@ def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, A
 
 
 def _differs(traced: Traced, on_cpus: ir.Module) -> bool:
-    """True if the module for TPUs or GPUs differs from that for CPUs."""
+    """True if the module for TPUs or GPUs differs from the module for CPUs."""
     for platform in ("tpu", "cuda"):
         try:
             module = _module(traced, platform)
@@ -144,10 +144,10 @@ def choose_passes(module: ir.Module, has_partial_sums: bool) -> PassSelection:
 
     Passes that may crash run in a worker process first: Shardy aborts for some partial
     sums (on jaxlib 0.10.0 and 0.12), and so may passes that `PASSES` lacks. If a plan
-    with such passes fails in the worker, all of them are left out.
+    with such passes fails in the worker, all passes that `PASSES` lacks are left out.
 
     Args:
-        module: as for `pipeline.propagate`.
+        module: the lowered module, as in `pipeline.propagate`.
         has_partial_sums: whether the program has arrays of partial sums.
 
     Raises:

@@ -134,7 +134,7 @@ def _has_attributes(is_read: Callable[[str], bool]) -> bool:
         is_read: returns whether to check for an attribute.
 
     Raises:
-        LookupError: names the missing attributes.
+        LookupError: if attributes are missing; names them.
     """
     missing = []
     for operation, read in names.ATTRIBUTES.items():
@@ -151,7 +151,7 @@ def _are_registered(operations: Iterable[str]) -> bool:
     """True if this jaxlib's dialects have operations of these names.
 
     Raises:
-        LookupError: names the missing operations.
+        LookupError: if operations are missing; names them.
     """
     module = _lowered(jnp.sin, [_ROWS])
     missing = []
@@ -164,10 +164,10 @@ def _are_registered(operations: Iterable[str]) -> bool:
 
 
 def _knows_passes() -> bool:
-    """True if `PASSES` has all of Shardy's passes, and MLIR has all for estimates.
+    """True if `PASSES` has all Shardy passes, and MLIR has those for estimates.
 
     Raises:
-        LookupError: names the unknown and the missing passes.
+        LookupError: if passes are unknown or missing; names them.
     """
     selection = settling_passes()
     unknown = (*selection.untried, *selection.left_out, *missing_estimate_passes())

@@ -355,7 +355,7 @@ def check_available() -> None:
     """Checks that Shardy's passes can be run.
 
     Raises:
-        ProgramError: if they cannot.
+        ProgramError: if Shardy's passes cannot be run.
     """
     if not getattr(jax.config, "jax_use_shardy_partitioner", True):
         raise ProgramError(
@@ -375,7 +375,7 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
     Args:
         module: the result of `lowered.compiler_ir("stablehlo")`. It is not changed,
             because jax keeps it.
-        selection: the passes to run; None for those of `settling_passes`.
+        selection: the passes to run; None for the passes in `settling_passes`.
 
     Raises:
         ProgramError: if jaxlib has no propagation passes.
@@ -418,7 +418,7 @@ def planned_module_on(propagated: Any) -> Any:
 def _without_reshards_between_meshes(module: Any) -> None:
     """Removes reshards from the device that ran a Python callback to the mesh.
 
-    Shardy has no collective for these reshards, and would refuse the module.
+    Shardy has no collective for these reshards, so it would refuse the module.
     """
     for op in list(operations_in(module)):
         if op.name != RESHARD:

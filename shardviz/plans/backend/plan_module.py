@@ -68,7 +68,7 @@ def plan_module(module: Any, selection: PassSelection | None = None) -> Plan:
 
     Args:
         module: the MLIR module. It is not changed.
-        selection: the passes to run; None for those of `settling_passes`.
+        selection: the passes to run; None for the passes in `settling_passes`.
 
     Returns:
         A Plan, with an `.error` if propagation fails.

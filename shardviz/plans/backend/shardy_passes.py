@@ -84,7 +84,8 @@ class PassSelection:
 
     Attributes:
         passes: the passes in order, in MLIR's notation, recording origins and steps.
-        untried: names of those passes that `PASSES` lacks. They may crash the process.
+        untried: names of passes in `passes` that `PASSES` lacks. They may crash the
+            process.
         left_out: names of other passes that `PASSES` lacks. They are not run.
     """
 

@@ -473,7 +473,7 @@ class _Operation(NamedTuple):
     Attributes:
         equation: the operation on one device's shards.
         operands: the relations of its operands, which are all known.
-        by_shape: the relation that the shape of its result suggests.
+        by_shape: the relation that the shape of the operation's result suggests.
     """
 
     equation: JaxprEqn

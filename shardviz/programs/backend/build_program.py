@@ -81,8 +81,8 @@ def build_program(
 ) -> Program:
     """Builds a Program from a function and its arguments, as `sv.program` takes them.
 
-    If the function is under `jax.jit`, its shardings, donation and options are used
-    unless others are given as `in_specs`, `out_specs` or `donate`.
+    If the function is under `jax.jit`, its shardings, donation and options are used,
+    unless `in_specs`, `out_specs` or `donate` replace them.
 
     Raises:
         ProgramError: if the arguments don't fit together.
@@ -186,7 +186,7 @@ def build_program(
 
 
 def _differ(jitted: PyTree, shardings: PyTree) -> bool:
-    """True if shardings are given, and are others than those of `jax.jit`."""
+    """True if shardings are given that differ from the shardings of `jax.jit`."""
     if shardings is None:
         return False
     return spec_tree(jitted, None) != spec_tree(shardings, None)

@@ -77,14 +77,14 @@ class Jitted:
     pmapped: Pmapped | None = None
 
     def with_arguments(self, added: JitSettings) -> tuple[Jitted, tuple[str, ...]]:
-        """Adds arguments of `jax.jit` to those that the function is jitted with.
+        """Adds arguments of `jax.jit` to the ones that the function is jitted with.
 
         Args:
-            added: the arguments; positions don't count bound arguments.
+            added: the arguments to add; positions don't count bound arguments.
 
         Returns:
-            The function with both, and the names of the arguments that differ. For
-            these, the function's own values stay.
+            The function with all arguments, and the names of the arguments that both
+            set differently. For these, the function's own values stay.
 
         Raises:
             ProgramError: for a function under `jax.pmap`.
@@ -379,7 +379,7 @@ class BoundCall:
     ) -> tuple[BoundCall, tuple[str, ...]]:
         """Returns the call with Python numbers of these types static, and their names.
 
-        Under `jax.jit` no numbers become static, because they are arrays there.
+        Under `jax.jit`, no numbers become static, because jax makes them arrays.
         """
         names = []
         for argument in self._arguments:

@@ -81,7 +81,7 @@ def mesh_of_names(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
 def mesh_to_lower_on(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
     """Returns a jax Mesh to lower programs that need concrete devices.
 
-    It holds this kernel's CPU devices if there are enough, because the function may
+    The mesh has this kernel's CPU devices if there are enough, because the function may
     name them. Otherwise its devices only have ids. No backend is started.
     """
     if platform == "cpu" and backend_started() and count_of("cpu") >= mesh.size:
@@ -108,9 +108,9 @@ def lowering_without_backend() -> Iterator[None]:
 def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
     """Returns a device for every position of a mesh, in row-major order.
 
-    If the platform has devices with all of the mesh's ids, those are used. Otherwise
-    the ids only define an order: the lowest id gets the first of `devices`, and so on,
-    so permuted ids permute devices.
+    If the platform has devices with all of the mesh's ids, these devices are used.
+    Otherwise the ids only define an order: the lowest id gets the first of `devices`,
+    and so on, so permuted ids permute devices.
     """
     ids = mesh.device_ids.ravel().tolist()
     platform = devices[0].platform

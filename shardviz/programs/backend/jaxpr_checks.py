@@ -153,7 +153,7 @@ def _has_names(primitive: str) -> bool:
     """True if an example has the primitive with all parameters that shardviz reads.
 
     Raises:
-        LookupError: lists the missing parameters.
+        LookupError: if parameters are missing; lists them.
     """
     for operation in jaxprs.operations(_EXAMPLES[primitive]()):
         if operation.name != primitive:
@@ -173,7 +173,7 @@ def _are_primitives(table: Collection[str]) -> bool:
     """True if jax has a primitive for each name.
 
     Raises:
-        LookupError: lists the missing names.
+        LookupError: if names are missing; lists them.
     """
     present = {*_EXAMPLES, *_NEWER}
     for attribute in dir(jax.lax):

@@ -99,7 +99,7 @@ def operations(
 
 
 def distinct_operations(jaxpr: AnyJaxpr) -> Iterator[JaxprOperation]:
-    """Yields operations as `operations` does, but those of an inner jaxpr only once.
+    """Yields operations like `operations`, but an inner jaxpr's operations only once.
 
     jax traces a repeated layer once, and all of its calls hold the same jaxpr. The
     operations are yielded again if other loops or calls are around them.
@@ -168,7 +168,7 @@ def _jaxprs_in(value: object) -> list[AnyJaxpr]:
 def rewritten(
     jaxpr: AnyJaxprT, change: Callable[[JaxprEqn], list[JaxprEqn]]
 ) -> AnyJaxprT:
-    """Returns a jaxpr with each operation replaced by those that `change` returns."""
+    """Returns a jaxpr with each operation replaced by the operations of `change`."""
     equations: list[JaxprEqn] = []
     for equation in plain_jaxpr(jaxpr).eqns:
         equations += change(equation)
@@ -370,7 +370,7 @@ _Signs = dict["Var", frozenset[int]]
 def positive_arguments(jaxpr: AnyJaxpr) -> tuple[int, ...]:
     """Returns the positions of arguments that must be positive.
 
-    They reach a root or a logarithm only through sums, products and copies.
+    These arguments reach a root or a logarithm only through sums, products and copies.
 
     >>> import jax, jax.numpy as jnp
     >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
@@ -485,7 +485,8 @@ def forbidden_notes(
 def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
     """Returns notes on sums over devices in a `shard_map`.
 
-    They report sums added by `grad`, and sums of values that are equal on all devices.
+    The notes report sums added by `grad`, and sums of values that are equal on all
+    devices.
     """
     notes: list[Note] = []
     for operation in distinct_operations(jaxpr):

@@ -86,7 +86,7 @@ NO_MESH = AbstractMesh((), ())
 
 @contextlib.contextmanager
 def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
-    """Traces and lowers with this mesh in context; it replaces that of `jax.set_mesh`.
+    """Traces and lowers with this mesh in context, in place of `jax.set_mesh`'s mesh.
 
     >>> with in_context(AbstractMesh((4,), ("data",))):
     ...     jax.sharding.get_abstract_mesh().axis_names

@@ -165,7 +165,7 @@ def with_partial_sums(traced: Traced) -> Traced:
 def without_prints(traced: Traced) -> tuple[Traced, str]:
     """Removes `jax.debug.print` and `jax.debug.callback`; also returns a note.
 
-    This is for devices that cannot call Python. No result depends on these calls.
+    Used for devices that cannot call Python. No result depends on the removed calls.
     """
     left_out: list[str] = []
 

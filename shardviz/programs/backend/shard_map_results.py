@@ -125,7 +125,7 @@ class ShardMapResults:
     def reads_positions(self) -> bool:
         """True if the body depends on a device's position along the edited axes.
 
-        In that case, running it on fewer devices doesn't give the correct values.
+        In that case, running the body on fewer devices doesn't give the correct values.
         """
         for operation in operations(self._jaxpr):
             if operation.name in (AXIS_INDEX, PPERMUTE):

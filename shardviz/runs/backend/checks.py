@@ -1,5 +1,4 @@
-"""Checks shard indices, layouts and specs, and compares sharded with unsharded
-results."""
+"""Checks shard indices, layouts and specs, and compares results with unsharded ones."""
 
 from __future__ import annotations
 
