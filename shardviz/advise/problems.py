@@ -219,7 +219,7 @@ class Replicated(ProblemOfArray):
         paths: the arrays' paths, most copies first.
         wasted: the bytes of copies per device.
         array: the first array, with a dimension that could be split.
-        denied: those of the axes that a rule would split the arrays over.
+        denied: the axes among them that a rule would split the arrays over.
         is_small: whether the copies are too small to matter.
     """
 
@@ -407,7 +407,7 @@ class UnsuitedOperands(Problem):
     """A Pallas kernel or block-scaled product whose operands are split unsuitably.
 
     Attributes:
-        note: the plan's note about it.
+        note: the plan's note about the operands.
     """
 
     kind = "operands"
@@ -471,7 +471,7 @@ class FullRematerialisation(Problem):
     """Collectives that gather whole arrays on every device only to split them again.
 
     Attributes:
-        stage: 1 for the partitioner's collectives, 2 for those of the final program.
+        stage: 1 for the partitioner's collectives, 2 for the final program's.
         numbers: indices of these collectives in their stage.
         size: the bytes that each device sends.
     """

@@ -65,8 +65,8 @@ class TreeLeaf(NamedTuple):
         described: True if the user described the array, as an ArraySpec or a table row.
             Without names, such an array is not split.
         logical: True if the names refer to rules only, never to mesh axes.
-        mesh: the mesh of the array's sharding or names, as its library's own object; or
-            None.
+        mesh: the mesh of the array's sharding or names, as an object of the library
+            that stores it; or None.
         layout: the layout of a live array whose sharding names no mesh axes.
         rules: (name, mesh axes) pairs that the library stores with the names.
         defaults: True if names in a flax wrapper determine how the array is split. Flax
@@ -231,8 +231,8 @@ class ArrayTree(NamedTuple):
     Attributes:
         paths: the path of every array, in tree order.
         names: the paths as array names: unique, and cut to the maximum length.
-        kinds: one leaf per array. Arrays with equal signatures share one leaf, which
-            then has the name of one of them.
+        kinds: one leaf per array. Arrays with equal signatures share a leaf, which has
+            the name of one of these arrays.
         states: positions of arrays in optax states and Keras optimizers.
         partners: for Keras optimizers, array position -> path of its parameter.
     """
@@ -263,7 +263,8 @@ def read_tree(
         tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
             `(shape, logical[, dtype])`, nested containers of these and of arrays, or
             models.
-        names: called as `names(path, array)` for arrays without a sharding or names.
+        names: called as `names(path, array)` for arrays without a sharding or logical
+            names.
         children: returns (name, child) pairs if a container is registered with jax,
             else None.
 

@@ -21,7 +21,7 @@ class GroupBytes(Fact):
             `"total"`.
         arrays: number of arrays.
         bytes: total size of the arrays, each counted once.
-        bytes_per_device: bytes on the device that holds the most of them.
+        bytes_per_device: bytes on the device that holds the most bytes of the group.
         copies: how many devices hold each byte, on average.
         waste: bytes that replication costs on each device: for an array with r
             replicas, its shard's bytes times 1 - 1/r.

@@ -29,16 +29,16 @@ class LeafMetadata(NamedTuple):
         axes: one name per dimension; or a Spec, if a sharding names mesh axes; or None.
         logical: True if the names refer to rules only, never to mesh axes
             (`LogicallyPartitioned`).
-        mesh: the mesh that the library stores with the names, as its own object; or
-            None.
+        mesh: the mesh that the library stores with the names, as an object of the
+            library; or None.
         path: the library's name for the array, or None.
         rules: (name, mesh axes) pairs that the library stores with the names (nnx).
         defaults: True if the library leaves arrays without names unsplit, as flax's
             `get_partition_spec` does.
         few_names: `"live"` or `"abstract"` if the wrapper is an nnx Variable with fewer
             names than dimensions, else `""`. This happens if `nnx.vmap` or `nnx.scan`
-            stacks layers: the names are one layer's, but flax assigns them to the first
-            dimensions.
+            stacks layers: the names belong to one layer's dimensions, but flax assigns
+            them to the first dimensions of the stack.
     """
 
     value: Any
@@ -345,7 +345,7 @@ def _out_of_format(sharding: object) -> object:
 
 
 def foreign_memory(sharding: object) -> str | None:
-    """Returns a jax sharding's memory kind, if it is not its devices' default.
+    """Returns a jax sharding's memory kind, unless it is the devices' default.
 
     >>> from types import SimpleNamespace
     >>> foreign_memory(SimpleNamespace(memory_kind="pinned_host"))

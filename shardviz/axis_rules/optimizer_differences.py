@@ -20,11 +20,13 @@ class Difference(Fact):
         row: the optimizer's array.
         parameter: the array's parameter.
         kind: `"lost"` if the array is split less than the parameter; `"unknown"` if
-            nothing determines how it is split; `"otherwise"` if it is split over other
-            or more mesh axes; `"dtype"` if its dtype needs more memory; or
-            `"few names"` if both are abstract and have fewer names than dimensions. If
-            layers are stacked, the real parameter then has other dimensions split.
-        bytes_per_device: additional bytes per device; negative if it saves memory.
+            nothing determines how the array is split; `"otherwise"` if the array is
+            split over other or more mesh axes; `"dtype"` if its dtype needs more
+            memory; or `"few names"` if the array and the parameter are abstract and
+            have fewer names than dimensions. If layers are stacked, the real parameter
+            then has other dimensions split.
+        bytes_per_device: additional bytes per device; negative if the difference saves
+            memory.
 
     >>> from shardviz.axis_rules.audit import audit
     >>> tree = {"params": {"w": ((512, 8), "embed mlp")},

@@ -238,9 +238,9 @@ class _Pairing:
     def _node(self, indices: list[int], depth: int, find: _Find) -> dict[int, int]:
         """Pairs the arrays below one node of the tree.
 
-        If the paths relative to this node give every array a parameter, they are used,
-        unless a child node reaches more parameters with its own relative paths. Both
-        can match: an optax chain has the same paths as a list of parameters.
+        If the paths relative to this node give every array a parameter, these paths are
+        used, unless a child node reaches more parameters with its own relative paths.
+        Both nodes can match: an optax chain has the same paths as a list of parameters.
 
         Returns:
             Array position -> position of its parameter.

@@ -36,7 +36,7 @@ class Unsupported(ValueError):
 def repeats_and_options(pattern: str) -> tuple[float, int]:
     """Returns upper bounds on a pattern's repeats (inf if nested) and alternatives.
 
-    They are only upper bounds, because escaped characters are counted too.
+    The numbers are only upper bounds, because escaped characters are counted too.
 
     >>> repeats_and_options("mlp/.*/(wi|wo)/kernel"), repeats_and_options("(a+)+")
     ((1, 2), (inf, 1))

@@ -44,11 +44,11 @@ class Request(Displayed):
         array: the array.
         resolution: how rules resolve the array's logical names; None without names or
             rules.
-        spec: the array's own spec, else the rules' spec, else one that splits no
+        spec: the array's own spec, else the rules' spec, else a spec that splits no
             dimension. None if the names cannot be resolved, or if nothing determines
             how the array is split.
         layout: the Layout; None if the array cannot be laid out, or if nothing
-            determines how.
+            determines how it is split.
         problem: a sentence on why the array cannot be laid out, or None.
         partner: if the array is a moment, gradient or copy of a parameter, the
             parameter's path; else None.
@@ -191,7 +191,7 @@ class Request(Displayed):
     def wasted_bytes(self) -> int:
         """The bytes per device beyond an even split over all devices; 0 if unknown.
 
-        Also 0 for arrays that are not in the device's default memory.
+        Also 0 for an array outside the device's default memory.
         """
         layout = self.layout
         if layout is None or self.spec is None or self.array.memory_kind is not None:
@@ -200,7 +200,7 @@ class Request(Displayed):
 
     @property
     def denied_axes(self) -> tuple[str, ...]:
-        """Mesh axes that rules would split the array over, but that don't split it.
+        """Mesh axes that rules name for the array, but that don't split the array.
 
         >>> from shardviz.base.mesh import make_mesh
         >>> rules = Rules.of(("mlp", "model"), ("embed", None), ("embed", "data"))

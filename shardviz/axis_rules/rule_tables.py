@@ -134,7 +134,7 @@ def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
 
 
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
-    """Reads the table in a file's content: the value of one of KEYS, or all of it."""
+    """Reads the table in a file's content: the value of one of KEYS, or all content."""
     if isinstance(value, Pairs):
         mapping = dict(value)
         key = next((key for key in KEYS if key in mapping), None)

@@ -100,7 +100,8 @@ class MovementStep:
         chunk: int64 [transfers]: the index of the chunk.
         network: bool [transfers]: whether the transfer uses the network between hosts
             or slices.
-        adds: whether the receiver adds the chunk to its own, instead of storing it.
+        adds: whether the receiver adds the chunk to its own chunk, instead of storing
+            it.
         keeps: whether the sender still has the chunk afterwards.
         bytes: the most bytes that one device sends.
 
@@ -194,7 +195,7 @@ def method_for(
     Args:
         kind: a kind in REGULAR.
         parts: int64 [devices]: the host or slice of each device. The network connects
-            these.
+            the hosts or slices.
         topology: the described devices, or None.
         rows: int64 [devices]: each device's position in the order of the topology.
     """

@@ -23,7 +23,7 @@ class Account:
         process: index of the process.
         fields: field name -> text that must be the same in all processes that have the
             field. Fields are compared in this order, because a difference in an earlier
-            one explains those in later ones.
+            field explains the differences in later fields.
         line: source line of the call in the user's script; `""` if unknown.
 
     >>> Account.read(Account(1, {"mesh": "data=8"}).text).fields
@@ -53,7 +53,7 @@ class Difference(Fact):
     Attributes:
         field: name of the field.
         reference: the largest group of processes that agree; if several groups are
-            equally large, the one with the lowest process.
+            equally large, the group with the lowest process.
         differing: the largest group that agrees on another value.
         value, reference_value: the field's text in `differing` and in `reference`.
         line, reference_line: source line of the call in the first process of each

@@ -58,13 +58,13 @@ class _LoopValue:
 
 @dataclass(frozen=True)
 class LoopSums:
-    """Sums in a loop that can be postponed until after it.
+    """Sums in a loop that can be postponed until after the loop.
 
     Attributes:
         loop: the `scan` equation.
         sums: the sum equations.
         carries: positions of the carries that accumulate the sums.
-        axes: the mesh axes that they sum over.
+        axes: the mesh axes that the sums are over.
         is_backward: whether jax created the sums for a gradient.
     """
 
@@ -103,7 +103,7 @@ def _sums_of(loop: Any) -> Iterator[LoopSums]:
 def waiting_sums(
     loop: Any, by_axes: Mapping[tuple[str, ...], dict[int, Any]]
 ) -> Iterator[LoopSums]:
-    """Yields those sums of a loop that can be postponed until after it.
+    """Yields the sums of a loop that can be postponed until after the loop.
 
     Args:
         loop: a `scan` equation.

@@ -145,7 +145,7 @@ class _Run:
         compiled: edits -> bytes needed per device if the compiled program does not fit,
             else None.
         skipped: edits of points that are not compiled, because a point with an equal
-            estimate was.
+            estimate was compiled.
         results: edits -> candidate or refusal.
         before: the original's report; None until it is compiled.
     """

@@ -82,7 +82,8 @@ class Cancelled(Exception):
 class Budget:
     """A limit on the number of plans, quick compiles and compiles.
 
-    It counts work rather than time, so that a busy machine finds the same changes.
+    A Budget counts work rather than time, so that a busy machine finds the same
+    changes.
 
     Attributes:
         limits: PLAN, PARTITION or COMPILE -> the most allowed. A step that is missing
@@ -145,8 +146,8 @@ class Trials:
         budget: how much work is allowed; no limits unless it is replaced.
         progress: the position in a series of trials, as text for the clock.
         untried: how many changes were not tried when the budget ran out.
-        on_target: whether quick compiles use the target's partitioner instead of that
-            of simulated CPUs.
+        on_target: whether quick compiles use the target's partitioner instead of the
+            partitioner for simulated CPUs.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
@@ -221,7 +222,7 @@ class Trials:
         reports the memory that it needs.
 
         Raises:
-            ProgramError: if it does not compile for another reason.
+            ProgramError: if the original does not compile for another reason.
         """
         if self.before.error is not None and self.before.too_large is None:
             raise ProgramError(

@@ -52,17 +52,18 @@ def process_rows(
 
     The rows are those that `jax.make_array_from_process_local_data` expects.
 
-    `.parts` has the row ranges and the local shape of every process. `.sentences` has
-    the requirements on a data loader.
+    In the result, `.parts` has the row ranges and the local shape of every process, and
+    `.sentences` the requirements on a data loader.
 
     Args:
         array: the input batch: a Layout, or a form that `sv.layout` accepts.
         spec, rules, dtype, dialect: as in `sv.layout`.
-        mesh: a mesh that knows the process of every device: `sv.mesh(data=8,
-            processes=2)`, or a jax `Mesh` over several processes.
+        mesh: a mesh with the process of every device: `sv.mesh(data=8, processes=2)`,
+            or a jax `Mesh` over several processes.
 
     Raises:
-        ShardvizError: if the array cannot be laid out this way, or holds partial sums.
+        ShardvizError: if the array cannot be laid out with this spec, or holds partial
+            sums.
 
     >>> import shardviz as sv
     >>> rows = sv.process_rows((256, 512), "data", "data=4, model=2")
@@ -90,7 +91,7 @@ def reshard(
 
     Nothing is moved or compiled, and no array is read. Devices are identified by their
     ids; the new mesh can have fewer, more or different devices. Bytes that a device
-    already has stay there; all others come from the nearest device that has them.
+    already has stay there; all other bytes come from the nearest device that has them.
     `from_` and `to` are each one of
 
     - a mesh, if the arrays have their own shardings or names;
@@ -102,12 +103,12 @@ def reshard(
 
     Args:
         tree: the arrays, in any form that `sv.audit` accepts.
-        from_: their current layout; None if the arrays have shardings, like live
+        from_: the current layout of the arrays; None if they have shardings, like live
             arrays.
-        to: their new layout.
+        to: the new layout of the arrays.
         dialect: the library whose semantics the rules follow.
         topology: the slice or cluster that the devices belong to, such as
-            `"tpu:v5e:4x4"`. It determines the hosts and the link rates.
+            `"tpu:v5e:4x4"`. The topology determines the hosts and the link rates.
 
     Returns:
         A Reshard, with `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and

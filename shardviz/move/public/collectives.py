@@ -36,24 +36,24 @@ def movement(
     """Returns the steps of a collective in one group of devices.
 
     `sv.movement(report, 0)` shows a collective of a compiled program.
-    `sv.movement("all-gather", devices=8, size="8 MiB")` shows one without a program.
-    `sv.text` and `sv.plot` draw the data on every device after each step, and
-    `.execute(values)` applies the steps to numbers.
+    `sv.movement("all-gather", devices=8, size="8
+    MiB")` needs no program. `sv.text` and `sv.plot` draw the data on every device after
+    each step, and `.execute(values)` applies the steps to numbers.
 
     Args:
         source: a Report, Plan, Stages or Collective; or a kind such as `"all-gather"`.
         collective: the collective of a Report, Plan or Stages, or its index; by default
-            the largest.
+            the collective that sends the most bytes.
         mesh: the mesh, if `source` is a Collective or a kind.
         axes: the mesh axes to run over, if `source` is a kind; by default all.
         devices: the number of devices, if `source` is a kind and there is no mesh.
         size: the bytes of the array on each device, or text such as `"8 MiB"`, if
-            `source` is a kind. The array is the result, or the operand of a
-            reduce-scatter.
+            `source` is a kind. The array is the result of the collective; for a
+            reduce-scatter, its operand.
         group: the index of the group of devices.
         topology: the slice or cluster that the devices belong to, such as
-            `"tpu:v5e:4x4"`. It determines torus axes and link rates. By default, the
-            target of a Report.
+            `"tpu:v5e:4x4"`. The topology determines torus axes and link rates. By
+            default, the target of a Report.
 
     Raises:
         ShardvizError: if the source has no collective or the arguments do not fit
@@ -122,7 +122,7 @@ def chosen_collective(
     Args:
         source: the report or plan.
         choice: a Collective, its index, its name in the compiled module, or the name of
-            its value in the plan; None for the largest.
+            its value in the plan; None for the collective that sends the most bytes.
 
     Raises:
         ProgramError: if there is no such collective.

@@ -101,7 +101,7 @@ def _child(value: Any, key: object) -> Any:
 
     Raises:
         LookupError: if the node is of another kind or lacks the key.
-        AttributeError: if it lacks the attribute.
+        AttributeError: if the node lacks the attribute.
         UnknownKey: for a node of a class that defines its own keys.
     """
     is_sequence, is_dict = type(value) in (tuple, list), isinstance(value, dict)
@@ -145,7 +145,7 @@ class Attribution(Generic[Row]):
         self._rows = {key: group[0][1] for key, group in groups.items()}
 
     def row_of(self, call: Arguments) -> Row | None:
-        """Returns the row of a call that did not compile; None if it matches none."""
+        """Returns the row of a call that did not compile; None if no row matches."""
         try:
             return self._rows.get(tuple([f.of_call(call) for f in self._features]))
         except (UnknownKey, TypeError):

@@ -258,7 +258,7 @@ def unsharded_checks(
     lower: Callable[[Program, Mesh], Lowered],
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    """Compares the outputs with those of the unsharded function.
+    """Compares the outputs with the outputs of the unsharded function.
 
     Args:
         program: the program that ran.
@@ -269,7 +269,8 @@ def unsharded_checks(
         results: the outputs of the run.
 
     Returns:
-        One Check per output; a single Check with the reason if they can't be compared.
+        One Check per output; a single Check with the reason if outputs can't be
+        compared.
     """
     if not results:
         return ()

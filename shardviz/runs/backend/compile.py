@@ -136,7 +136,8 @@ def lower(
 
     Args:
         program: the program, or its trace.
-        mesh: the jax mesh to trace the program on; None if it is a trace already.
+        mesh: the jax mesh to trace the program on; None if `program` is a trace
+            already.
         platforms: the platforms to lower for, such as `("tpu",)`; required for an
             AbstractMesh.
         change: modifies jax's own `Lowered` before its text is read.
@@ -331,7 +332,7 @@ _SIZES = {
 def _buffers(
     dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
 ) -> tuple[MemoryTimeline | None, BuffersNotRead | None]:
-    """Reads memory use over time from XLA's dump, or returns a note on why it can't.
+    """Reads memory over time from XLA's dump, or returns a note on the failure.
 
     Args:
         dumped: XLA's dump of the final module and its buffers; None without a dump.
@@ -391,10 +392,11 @@ def read_sizes(
 ) -> Memory:
     """Collects the compiler's memory figures and the timeline of its buffers.
 
-    For TPUs, the temporaries are at most those at the peak of the program, which the
-    compiler compares with the memory of the chip. The temporaries that it reports can be
-    larger: it accepts programs for which arguments, outputs and these temporaries add up
-    to 21 GiB on a chip of 16 GiB. They can also be smaller than those at the peak.
+    For TPUs, the temporaries are at most the temporaries at the program's peak, which
+    the compiler compares with the memory of the chip. The temporaries that the compiler
+    reports can be larger: it accepts programs whose arguments, outputs and reported
+    temporaries add up to 21 GiB on a chip of 16 GiB. They can also be smaller than the
+    temporaries at the peak.
     """
     fields: dict[str, Any] = {"timeline": timeline}
     try:

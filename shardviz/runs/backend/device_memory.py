@@ -23,7 +23,7 @@ class Capacity:
 
     Attributes:
         free: free bytes of each device, or of the host if `shared`; None if unknown.
-        shared: True if all devices share the host's memory, as simulated ones do.
+        shared: True if all devices share the host's memory, as simulated devices do.
         total: total bytes of a device, or of the host if `shared`; None if unknown.
     """
 
@@ -32,7 +32,7 @@ class Capacity:
     total: int | None = None
 
     def per_device(self, devices: int) -> int | None:
-        """Returns free bytes per device: an even share of the host's if `shared`.
+        """Returns free bytes per device: an even share of host memory if `shared`.
 
         >>> Capacity(800, shared=True).per_device(8)
         100
@@ -42,7 +42,7 @@ class Capacity:
         return self.free // devices
 
     def total_per_device(self, devices: int) -> int | None:
-        """Returns total bytes per device: an even share of the host's if `shared`."""
+        """Returns total bytes per device: an even share of host memory if `shared`."""
         return Capacity(self.total, self.shared).per_device(devices)
 
 

@@ -103,7 +103,8 @@ class Dumped:
         seconds: duration of the compile.
         partitioned: the per-device module right after SPMD partitioning; None if XLA
             did not dump it.
-        partition_s: seconds until the partitioner was done; None if `partitioned` is.
+        partition_s: seconds until the partitioner was done; None if `partitioned` is
+            None.
         reason: why `partitioned` is None; else None.
         final: the final module and its buffer assignment, serialized by XLA; None if
             XLA did not dump it.

@@ -33,7 +33,7 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     """Reports on a program that jax has compiled, without compiling it again.
 
     The collectives right after XLA's partitioner and the memory over time are None,
-    because they are in XLA's dump only.
+    because only XLA's dump has them.
 
     Args:
         compiled: the result of `jax.jit(f).lower(...).compile()`, for attached or

@@ -245,7 +245,7 @@ def _finding(
 
 
 class Comparison:
-    """Compares one output of a run with that of the unsharded function.
+    """Compares one output of a run with the output of the unsharded function.
 
     `check` returns the verdict so far. Until `decided`, call `add` with the unsharded
     output for arguments that are perturbed by one rounding step.
@@ -425,8 +425,8 @@ def moved_result(
     Args:
         run: the compiled unsharded function.
         inputs: the arguments, before perturbation.
-        step: the minimum relative step; the step of an argument's dtype is used if it
-            is larger.
+        step: the minimum relative step; if the step of an argument's dtype is larger,
+            that step is used.
         draw: number of the draw, which seeds the choice between up and down.
     """
     moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]

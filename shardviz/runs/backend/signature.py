@@ -291,7 +291,7 @@ def _array_changes(name: str, old: LeafKey, new: LeafKey) -> Iterator[Difference
 
 
 def _type_or_value(key: LeafKey) -> object:
-    """The type of an array; anything else as it is, if the key has it."""
+    """The type of an array; any other value unchanged, if the key contains it."""
     aval, value = key
     return value if isinstance(aval, type) and value is not None else aval
 

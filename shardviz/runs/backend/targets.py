@@ -100,7 +100,7 @@ def decide(text: TargetLike, needed: int) -> Target:
     """Chooses the target of a compile or run, in this kernel or in the worker.
 
     Args:
-        text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
+        text: a target as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
         needed: number of devices in the mesh.
 
     >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
@@ -239,8 +239,9 @@ def devices_of(target: Target) -> tuple[Device, ...]:
 def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     """Returns a jax Mesh with the axes of `mesh` and the devices of a target.
 
-    If the target has devices with all ids of the mesh, those are used. Otherwise the
-    ids only define an order: the lowest id becomes the first device, and so on.
+    If the target has devices with all ids of the mesh, these devices are used.
+    Otherwise the ids only define an order: the lowest id becomes the first device, and
+    so on.
     """
     chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):

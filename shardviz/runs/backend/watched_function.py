@@ -88,10 +88,10 @@ class _Call:
     """A call in progress.
 
     Attributes:
-        args, kwargs: its arguments.
-        failures: number of failed traces before it.
-        size: number of signatures that jax had cached before it.
-        events: the stages that jax ran in it: the stage, jax's name, the seconds.
+        args, kwargs: the arguments of the call.
+        failures: number of failed traces before the call.
+        size: number of signatures that jax had cached before the call.
+        events: the stages that jax ran in the call: the stage, jax's name, the seconds.
         is_traced: whether jax has begun to trace the function.
     """
 
@@ -388,7 +388,7 @@ class Watch:
             entry.calls += 1
 
     def _note(self, call: _Call) -> None:
-        """Compares a call with all entries, and adds one if it has none."""
+        """Compares a call with all entries, and adds an entry if none matches."""
         seconds = self._seconds(call)
         split = self._split(call)
         key = call_key(split)
@@ -438,7 +438,7 @@ class Watch:
             self._attribution = Attribution([*self._signatures.values()])
 
     def _equivalent(self, signature: Signature) -> WatchedSignature | None:
-        """Returns the entry with the same shardings, written otherwise."""
+        """Returns the entry with the same shardings, written in another form."""
         recent = [*self._signatures.values()][-_MOST_COMPARED:]
         for earlier, entry in recent:
             if is_equivalent(signature, earlier):
@@ -448,7 +448,7 @@ class Watch:
     def _seconds(self, call: _Call) -> dict[str, float]:
         """Returns the seconds of each stage that jax ran for this function.
 
-        Other functions may compile in the call, such as for a constant.
+        Other functions may compile in the call too, such as for a constant.
         """
         # Libraries such as flax choose other names for jax.
         names = {self.name, f"jit({self.name})"} if is_jitted(self.jitted) else None

@@ -243,7 +243,7 @@ class Hosts(ProcessGroup):
     ) -> EngineLost:
         """Returns the error for a lost process, or for the process that caused its end.
 
-        A process aborts if it misses the heartbeats of a stopped process. It may do so
+        A process aborts if it misses the heartbeats of a stopped process. It may abort
         before we report the stopped process, because both use the same timeout.
         """
         for rank in self._engines.stopped():

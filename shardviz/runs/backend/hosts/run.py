@@ -135,7 +135,7 @@ def compile_program(
 
     Args:
         program: the program.
-        target: as for `worker.run.compile_program`; also Hosts, or text such as
+        target: a target as for `worker.run.compile_program`, or Hosts, or text such as
             `"2 hosts x 4, local"`.
         **options: `cache`, `progress`, `cancelled` and `preview` of `Job`.
 

@@ -25,7 +25,7 @@ def start_worker(devices: int) -> None:
     """Starts a worker for a program's default target, in an interactive session.
 
     Does nothing if a compile would use attached devices, in a child of multiprocessing,
-    and on machines with one CPU, which the worker would take from the kernel.
+    or on a machine with one CPU, because the worker would compete with the kernel.
 
     Args:
         devices: number of devices in the program's mesh.
