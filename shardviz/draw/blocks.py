@@ -52,8 +52,8 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     """Chooses the blocks to show.
 
     Args:
-        dims: the dimensions for rows and columns; None prefers the first ones that are
-            split, then the largest.
+        dims: the dimensions for rows and columns; None prefers the first dimensions
+            that are split, then the largest.
         at: block numbers for the dimensions that are not in `dims`, in order. A missing
             number means block 0; a number that is too large means the last block. None
             shows all blocks.

@@ -411,7 +411,7 @@ def ticks(
 
 
 def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
-    """Returns the bounds that get a number: equally spaced ones, and the last."""
+    """Returns the bounds with a number: equally spaced bounds, and the last bound."""
     last = len(bounds) - 1
     # The first number is moved inward, so the second one needs extra space.
     every = _every(1.4 * needed, float(bounds[1]), last)

@@ -108,8 +108,8 @@ def draw_layout_array(
     """Draws the blocks of an array, each with the devices that hold it.
 
     Args:
-        dims: the two dimensions to show; None prefers the first ones that are split,
-            then the largest.
+        dims: the two dimensions to show; None prefers the first dimensions that are
+            split, then the largest.
         at: which block of the other dimensions to show; see `select_blocks`. None shows
             all blocks.
         name: the name of the array.

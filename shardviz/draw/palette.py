@@ -168,9 +168,9 @@ Shades = tuple[Shade, ...]
 def ladder_shares(size: int) -> np.ndarray:
     """Returns each coordinate's position on a ladder: float64 [size], from 0 to 1.
 
-    Axes of size up to five use the ladder once. Larger axes repeat it in three or four
-    wide steps, each time with a small offset, so that neighbours differ clearly. Axes
-    larger than 256 use it once, in steps too small to see.
+    Axes of size up to five use the ladder once. Larger axes repeat the ladder in three
+    or four wide steps, each time with a small offset, so that neighbours differ
+    clearly. Axes larger than 256 use the ladder once, in steps too small to see.
 
     >>> ladder_shares(2).tolist(), (ladder_shares(8) * 7).round().astype(int).tolist()
     ([0.25, 0.75], [0, 2, 4, 6, 1, 3, 5, 7])

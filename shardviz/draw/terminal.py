@@ -17,8 +17,8 @@ _SEPARATOR, _INDENT = " · ", 4
 def styled(text: str, stream: TextIO | None) -> str:
     """Makes the first line bold and failed checks red, if the stream shows colours.
 
-    That is a terminal, unless `NO_COLOR` is set (https://no-color.org) or `TERM` is
-    `dumb`.
+    A terminal shows colours unless `NO_COLOR` is set (https://no-color.org) or `TERM`
+    is `dumb`.
 
     >>> styled("step: ok", None)
     'step: ok'

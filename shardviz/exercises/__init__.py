@@ -223,7 +223,9 @@ def check(name: str, answer: Answer = ...) -> Check:
 
 
 def hint(name: str) -> Text:
-    """Returns the next hint for an exercise: at most three, each more specific.
+    """Returns the next hint for an exercise.
+
+    An exercise has at most three hints, each more specific than the previous one.
 
     Raises:
         ShardvizError: if there is no such exercise.
@@ -262,8 +264,8 @@ def solution(name: str) -> Solution:
 def lock(word: str = "", *, hashed: str = "") -> Text:
     """Hides the solutions in this process until `unlock` is called with the same word.
 
-    A lock keeps solutions out of sight while people work. It does not protect them:
-    they are in shardviz's source files, and a new process has no lock.
+    A lock keeps solutions out of sight while people work. It does not protect the
+    solutions, which are in shardviz's source files: a new process has no lock.
 
     Args:
         word: any text that is not empty.

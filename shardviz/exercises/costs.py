@@ -62,7 +62,7 @@ def _devices(count: int) -> Sequence[Any]:
     """Returns the first devices of this process.
 
     Raises:
-        Wrong: if there are fewer.
+        Wrong: if this process has fewer devices.
     """
     import jax
 

@@ -286,7 +286,7 @@ def _dropped(submitted: Program, seed: int, x: np.ndarray) -> tuple[np.ndarray, 
     """Returns the masks of the two shards of rows, and a sentence about the answer.
 
     Raises:
-        Wrong: if the answer is no dropout, sends data, or draws the wrong masks.
+        Wrong: if the answer is not a dropout, sends data, or draws the wrong masks.
     """
     for problem in submitted.problems:
         raise Wrong(problem)

@@ -278,7 +278,7 @@ _BEATS = Beats()
 def start_beats(beat: Callable[[], None]) -> threading.Event:
     """Calls a function every second in the heartbeat thread, until the event is set.
 
-    This shows the page that the kernel is alive while the main thread is busy. All
+    The calls show the page that the kernel is alive while the main thread is busy. All
     Explorers share one thread.
     """
     return _BEATS.start(beat)

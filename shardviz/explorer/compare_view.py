@@ -78,7 +78,7 @@ def _row(
     title: str = "",
     digits: int = 1,
 ) -> dict[str, str] | None:
-    """Returns a table row for one number; None if it is unknown for both states."""
+    """Returns a table row for one number; None if both states lack the number."""
     before, after = values
     known = [value for value in values if value is not None]
     if not known:

@@ -167,7 +167,7 @@ class Explorer(anywidget.AnyWidget):
     def follow(self) -> None:
         """Plans the program now and after every edit, in the background.
 
-        This is automatic once a page shows the Explorer.
+        Once a page shows the Explorer, planning starts automatically.
         """
         self._follows = True
         self._request_plan()
@@ -235,11 +235,12 @@ class Explorer(anywidget.AnyWidget):
         """Compiles and runs the program in the background, like the Run button.
 
         Args:
-            measure: whether to measure the time of each operation too, which the
-                Timeline tab then shows.
+            measure: whether to also measure the time of each operation, for the
+                Timeline tab.
 
         Raises:
-            ShardvizError: if the target is described hardware, which runs nothing.
+            ShardvizError: if the target is described hardware, which cannot run
+                programs.
         """
         self._start("run", measure)
 
@@ -462,7 +463,8 @@ class Explorer(anywidget.AnyWidget):
     def _beat(self) -> None:
         """Tells the page that the kernel is alive, and which message was handled last.
 
-        If the state changed, this includes the line of code that restores it.
+        If the state changed, the beat includes the line of code that restores the
+        state.
         """
         news: JsonDict = {}
         # If another thread holds the lock, its answer has not been sent yet. The beat

@@ -11,10 +11,10 @@ PRIVATE_NAME = "ipykernel.comm.comm.BaseComm._reply_subshell_for"
 def keep_subshell(comm: Any) -> None:
     """Handles the page's messages in the subshell that each message names.
 
-    ipykernel 7.4 redirects them to the subshell of the request for which the kernel
-    last sent output. Output from a thread may belong to a request whose subshell was
-    deleted. Then no edit would arrive after the page was reloaded or reconnected. Comms
-    of other ipykernel versions are unchanged.
+    ipykernel 7.4 redirects these messages to the subshell of the request for which the
+    kernel last sent output. Output from a thread may belong to a request whose subshell
+    was deleted. Then no edit would arrive after the page was reloaded or reconnected.
+    Comms of other ipykernel versions are unchanged.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, named: named

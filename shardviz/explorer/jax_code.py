@@ -300,7 +300,7 @@ def rules_code(rules: Rules) -> dict[str, str]:
 
 
 def line_to_restore(session: Session) -> str:
-    """Returns a line that restores the state in another kernel; `""` if too long.
+    """Returns a line that restores the state in another kernel; `""` if it is too long.
 
     >>> from shardviz.explorer.state import session_on
     >>> line_to_restore(session_on(None))[:33]

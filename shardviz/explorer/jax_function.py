@@ -212,7 +212,7 @@ def _signature(code: CodeType) -> tuple[object, ...]:
 
 
 def _placeholder(fn: UserFunction) -> tuple[str, str]:
-    """Returns a function for the user to fill in; its error names the original one."""
+    """Returns a function to fill in, whose error names the user's function."""
     description = getattr(fn, "__qualname__", "") or f"a {type(fn).__name__}"
     message = ascii(f"Put the program's own function here: {description}.")
     source = f"def {NAMELESS}(*arguments):\n    raise NotImplementedError({message})\n"

@@ -227,7 +227,7 @@ class Planner:
         self._end(job, report)
 
     def pause(self) -> None:
-        """Ends all work; the next request begins it again. A short compile goes on."""
+        """Ends all work except a short compile; the next request begins work again."""
         self._requested = None
         self.cancel()
         self._plans.abandon()
@@ -423,7 +423,7 @@ def do_job(
 
 
 def _automatic_target(job: Job) -> str | None:
-    """Chooses the target of a job that names none; None for this machine's devices.
+    """Chooses the target of a job without a target; None for this machine's devices.
 
     Looking up devices starts jax's backend, which fixes the number of CPU devices. So a
     job that starts without the user's request uses simulated devices until the user's
@@ -452,7 +452,7 @@ def changes_of(
 
 
 def why_not_automatic(program: Program, target: str, operations: int) -> str:
-    """Returns why the partitioner waits for the Compile button; `""` if it doesn't."""
+    """Returns why the partitioner waits for the Compile button, or `""`."""
     if hosts_size(target) is not None:
         return wording.not_run("hosts")
     if target == "attached":

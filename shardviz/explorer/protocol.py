@@ -85,7 +85,7 @@ class Page(Protocol):
         cache: cache of compiled executables.
         report, report_revision, report_target: the last report, the revision of its
             program, and its target.
-        lock: held while traits are sent; an edit waits for it.
+        lock: held while traits are sent; an edit waits for the lock.
     """
 
     session: Session
@@ -145,8 +145,8 @@ class Panel:
         name: the panel's name in error messages.
         traits: trait name -> initial value.
         after: the events after which the panel is refreshed.
-        views: the views that show the panel, empty for all views; it is refreshed only
-            while a page shows one of them.
+        views: the views that show the panel; empty for all views. The panel is
+            refreshed only while a page shows one of these views.
         slow: whether a refresh takes long. The panel then takes the page's lock itself,
             so that edits don't wait for the refresh.
     """

@@ -46,9 +46,9 @@ def explore(
     Args:
         thing: a Program, Plan, Stages, Audit, Report, Resolution (with a mesh and a
             shape), Layout or MeshSpec; ArraySpecs or an array; a model or its
-            parameters; a Topology or its name, which opens an example on it; the result
-            of `explorer.state()`; a function, followed by its arguments; or None for an
-            example.
+            parameters; a Topology or its name, to open an example on this hardware; the
+            result of `explorer.state()`; a function, followed by its arguments; or None
+            for an example.
         *arrays: the arguments of a function, as in `sv.program`.
         mesh: a mesh, as in `sv.mesh`, that replaces the mesh of `thing`. If neither has
             a mesh, the Explorer starts with `data=4, model=2`.
@@ -109,7 +109,7 @@ def _program_of_plan(plan: Plan) -> Program:
     """Returns the program that was planned.
 
     Raises:
-        ProgramError: if the plan was saved without it.
+        ProgramError: if the plan was saved without its program.
     """
     if plan.of is None:
         raise ProgramError(

@@ -52,8 +52,9 @@ def sharded_jit(
 ) -> ShardedJit:
     """Splits a function over devices by integers, as JAX did before named meshes.
 
-    Call the result like `fun`. Its `.report(*args)` runs it once and returns a Report.
-    Its `.program(*args)` returns the same function as a Program with named axes.
+    Call the result like `fun`. Its `.report(*args)` runs the function once and returns
+    a Report. Its `.program(*args)` returns the same function as a Program with named
+    axes.
 
     Args:
         fun: the function. It takes arrays, or containers of arrays, by position.
@@ -62,8 +63,8 @@ def sharded_jit(
         out_parts: the partitions of the results, in the same form.
         num_partitions: the number of devices, if no Parts determines it.
         local_in_parts, local_out_parts, local_num_partitions: the values for one of
-            several processes. Here all devices belong to one process, so they must
-            equal the arguments without `local_`.
+            several processes. Here all devices belong to one process, so these values
+            must equal the arguments without `local_`.
         static_argnums: positions of arguments that are compile-time constants; these
             have no parts.
 

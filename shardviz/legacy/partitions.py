@@ -76,7 +76,7 @@ class Parts(tuple, Displayed):
 
     @property
     def rank(self) -> int:
-        """The number of dimensions, equal to the array's."""
+        """The number of dimensions, equal to the rank of the array."""
         return len(self)
 
     @property

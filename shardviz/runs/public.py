@@ -188,9 +188,9 @@ def hosts(
     """Joins several processes into one target that behaves like several hosts.
 
     Pass the result, or its text `"2 hosts x 4, local"`, as `target=` to `sv.run` and
-    `sv.compile`. Use the result as a context manager, `with sv.hosts(2, devices=4) as
-    hosts:`, or call its `.close()`. Processes that this function starts end with this
-    kernel at the latest.
+    `sv.compile`. Use the result as a context manager,
+    `with sv.hosts(2, devices=4) as hosts:`, or call its `.close()`. Processes that this
+    function starts end with this kernel at the latest.
 
     Args:
         processes: the number of processes to start on this machine; or an ipyparallel

@@ -47,7 +47,8 @@ def problems_view(
     Args:
         document: the edited document.
         audit: the audit of the document's model or arrays.
-        results: the plan and the report; ignored if they are of another program.
+        results: the plan and the report; each is ignored if it belongs to another
+            program.
         of_arrays: the result of `of_document`; None to compute it here.
     """
     if of_arrays is None:

@@ -40,7 +40,8 @@ def report_view(
     Args:
         job: the last job that the user started.
         last: the last report.
-        revision, target: the revision of its program, and its target.
+        revision, target: the revision of the last report's program, and the report's
+            target.
     """
     view: JsonDict = {
         "state": "none",
@@ -205,7 +206,7 @@ def _costliest(
 ) -> dict[str, str] | None:
     """Returns the collectives that take longest: of one kind, over the same axes and of one size.
 
-    Returns None without collectives of a known time. The key is that of the first.
+    Returns None without collectives of a known time. The key is the first collective's.
     """
     alike: dict[Hashable, list[Bound]] = {}
     for row in roofline.rows:

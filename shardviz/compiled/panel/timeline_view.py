@@ -98,7 +98,7 @@ def timeline_view(request: TimelineRequest) -> JsonDict:
 def _view_of(request: TimelineRequest) -> JsonDict:
     """Returns the timeline's rows and their texts, or why there is no timeline.
 
-    For a target without published rates, such as this machine, the timeline is that of
+    For a target without published rates, such as this machine, the timeline is for
     suggested hardware.
 
     >>> from shardviz.base.mesh import make_mesh

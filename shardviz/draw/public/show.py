@@ -44,10 +44,10 @@ def plot(thing: object, /, *arguments: Any, **options: Any) -> Figure:
         thing: any value that shardviz returns; a JAX mesh, spec, sharding or array; a
             tree of arrays or a model, drawn as its audit; or a function or a shape,
             followed by its arguments.
-        *arguments: what follows `thing`. After a function: its arguments (the function
-            is drawn as its plan). After a shape or an array: the arguments of
-            `sv.layout`. After a tree: rules and a mesh, or only a mesh.
-        **options: `theme="dark"`; options for this kind of value, such as `dims=(0, 2)`
+        *arguments: after a function, its arguments (the function is drawn as its plan);
+            after a shape or an array, the arguments of `sv.layout`; after a tree, rules
+            and a mesh, or only a mesh.
+        **options: `theme="dark"`; options for the kind of value, such as `dims=(0, 2)`
             for a layout; and arguments of `sv.plan`, `sv.layout` or `sv.audit`, such as
             `mesh=`.
 
@@ -72,8 +72,8 @@ def text(thing: object, /, *arguments: Any, width: int = 80, **options: Any) -> 
         *arguments: as in `sv.plot`.
         width: the maximum number of characters per line.
         **options: `full=True` lists every row of a large plan, report or explanation;
-            by default only the largest are shown. Arguments such as `mesh=` as in
-            `sv.plot`.
+            by default, only the largest rows are shown. Arguments such as `mesh=` are
+            passed as in `sv.plot`.
 
     Raises:
         ShardvizError: if the value has no text.
@@ -99,9 +99,9 @@ def _arguments_among(options: dict[str, Any]) -> dict[str, Any]:
 def _value_of(thing: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Returns the value of shardviz that shows what a user holds.
 
-    A function with arguments becomes its plan, a shape with a spec its layout, an array
-    in a parameter box a layout, what jax lowered or compiled its report, and a tree of arrays or a
-    model its audit.
+    A function with arguments becomes its plan, a shape with a spec or an array in a
+    parameter box its layout, a program that jax lowered or compiled its report, and a
+    tree of arrays or a model its audit.
     """
     # Values of shardviz can be pytrees, too. They need none of the imports below.
     is_ours = type(thing).__module__.partition(".")[0] == "shardviz"

@@ -149,7 +149,8 @@ def _plane(torus: Torus) -> ChipGrid:
 def _host_frames(grid: ChipGrid, shape: tuple[int, ...]) -> list[Frame]:
     """Returns frames around all hosts whose chips are in the grid.
 
-    Frames run in the middle of the gap, so that those of neighbouring hosts coincide.
+    Frames run in the middle of the gap, so that the frames of neighbouring hosts
+    coincide.
     """
     topology, margin, gap = grid.topology, grid.gap * 0.5, grid.gap
     if not 1 < topology.hosts <= MOST_FRAMES:

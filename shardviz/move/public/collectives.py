@@ -36,9 +36,9 @@ def movement(
     """Returns the steps of a collective in one group of devices.
 
     `sv.movement(report, 0)` shows a collective of a compiled program.
-    `sv.movement("all-gather", devices=8, size="8
-    MiB")` needs no program. `sv.text` and `sv.plot` draw the data on every device after
-    each step, and `.execute(values)` applies the steps to numbers.
+    `sv.movement("all-gather", devices=8, size="8 MiB")` needs no program. `sv.text` and
+    `sv.plot` draw the data on every device after each step, and `.execute(values)`
+    applies the steps to numbers.
 
     Args:
         source: a Report, Plan, Stages or Collective; or a kind such as `"all-gather"`.
