@@ -77,7 +77,7 @@ class NoRoom(Refusal):
 
 @dataclass(frozen=True)
 class ValuesDiffer(Refusal):
-    """The results differ from those of the original.
+    """The results differ from the results of the original program.
 
     Attributes:
         evidence: which result differs, and by how much.
@@ -168,7 +168,7 @@ class Candidate(Displayed):
 
     Attributes:
         edits: the edits that were made.
-        program: the changed program. It can be planned, compiled, run and explored.
+        program: the changed program, which can be planned, compiled, run and explored.
         report: the report of compiling `program`.
         before: the original's report for the same target.
         values: the comparison of the results with the original program's results, on

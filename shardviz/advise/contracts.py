@@ -69,9 +69,9 @@ class Expectation:
     Attributes:
         subject: a Program, Plan, Report, Stages or Audit.
         target: the target that a Program is compiled for.
-        stage: which collectives of a compiled program to check: `"partitioned"` for
-            those that XLA's partitioner inserts, `"compiled"` for those of the final
-            program.
+        stage: which collectives of a compiled program to check: `"partitioned"` for the
+            collectives that XLA's partitioner inserts, `"compiled"` for the collectives
+            of the final program.
         compile: function that compiles a Program for a target.
         plan: function that plans a Program.
 

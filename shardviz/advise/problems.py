@@ -552,7 +552,7 @@ def result_problems(
 
 
 class _Arrays:
-    """The arrays of an audit, and those already counted by a problem.
+    """The arrays of an audit, and the arrays that a problem already counts.
 
     Attributes:
         counted: paths of the arrays whose waste is already part of a problem.

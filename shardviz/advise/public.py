@@ -57,14 +57,15 @@ def changes(
         collective: a Collective, its index in `.collectives`, or its name in the
             compiled module; by default the one that sends the most bytes.
         goal: `"memory"` finds edits that lower the peak memory, even of a program that
-            does not fit its target. They donate or split arguments, recompute values in
-            the backward pass instead of saving them, or split the largest saved values.
-            `"types"` finds edits that make jax accept a program it refuses.
-            `"explicit"` finds edits that the program needs to run on Explicit axes.
+            does not fit its target. These edits donate or split arguments, recompute
+            values in the backward pass instead of saving them, or split the largest
+            saved values. `"types"` finds edits that make jax accept a program it
+            refuses. `"explicit"` finds edits that the program needs to run on Explicit
+            axes.
         target: the devices to compile for, as in `sv.compile`; by default the devices
             of the report.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=` and `rules=`.
 
     Returns:
         Changes: a sequence of edits, best first, each with `.edit`, `.code()`,
@@ -191,8 +192,8 @@ def search(
             memory of the chip.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
         seconds: a time limit for the search, in seconds; by default there is none.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=` and `rules=`.
 
     Returns:
         A Search: the candidates, fastest first. `.frontier` has the best candidates by
@@ -254,10 +255,10 @@ def expect(
             each device of the Program's mesh, so that every machine gets the same
             result.
         stage: `"partitioned"` to check the collectives that XLA's partitioner inserts,
-            `"compiled"` for those of the final program, which depend on the kind of
-            device.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=` and `rules=`.
+            `"compiled"` to check the collectives of the final program, which depend on
+            the kind of device.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=` and `rules=`.
 
     Raises:
         ShardvizError: if `program` is of any other type. A violated expectation raises
@@ -287,10 +288,9 @@ def lock(
     """Returns a record of specs and collectives, to commit and to compare in tests.
 
     The specs come from the plan, without a compile, because XLA uses the plan's specs.
-    The collectives are those that XLA's partitioner inserts when the program is
-    compiled for simulated CPUs. Collectives that are equal in all layers share an
-    entry. The plan's estimated collectives are not recorded, because the partitioner
-    may insert others.
+    The collectives come from XLA's partitioner, when the program is compiled for
+    simulated CPUs. Collectives that are equal in all layers share an entry. The plan's
+    estimated collectives are not recorded, because the partitioner may insert others.
 
     Args:
         program: a Program or Stages; a function, which `sv.program` turns into a
@@ -299,8 +299,8 @@ def lock(
         *arrays: a function's arguments, as in `sv.program`.
         collectives: whether to compile a Program to get its collectives.
         target: the devices to compile for, as in `sv.expect`.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=` and `rules=`.
 
     Returns:
         A Lock. `.text` is its JSON, `.write(path)` writes it, and `.diff(other)` lists

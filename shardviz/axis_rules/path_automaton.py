@@ -2,9 +2,9 @@
 
 Python's `re` backtracks: `(a+)+b` takes 22 s for a path of 27 letters, and twice as
 long for each additional letter. Patterns that could backtrack a lot are matched here
-instead, by a nondeterministic automaton (NFA) that tracks a set of states. It supports
-the syntax that rule tables use: letters, classes, groups, alternatives, repeats and
-anchors.
+instead, by a nondeterministic automaton (NFA) that tracks a set of states. The
+automaton supports the syntax that rule tables use: letters, classes, groups,
+alternatives, repeats and anchors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """resolve() -> Resolution: which rule decided each dimension, and why others did not.
 
-`matching.py` finds the winning rules quickly; verdicts are created when first read.
-This is the first stage of a program. It doesn't need jax, and the Explorer computes it
-after every edit.
+`matching.py` finds the winning rules quickly; verdicts are created when first read. A
+resolution is the first stage of a program. It doesn't need jax, and the Explorer
+computes it after every edit.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
     ├── TargetError         devices that are missing, too few, or too small
     └── MissingPackage      a package that is needed and not installed
 
-    UntestedJax (a UserWarning): a jax newer than those that shardviz was tested with
+    UntestedJax (a UserWarning): a jax newer than all that shardviz was tested with
 
     ContractError (an AssertionError): an expectation or a lock does not hold
 

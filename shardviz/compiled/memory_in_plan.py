@@ -1,8 +1,8 @@
 """with_values(): names the plan's value in each buffer, and its sharding.
 
 A buffer is matched by the operation and line in its XLA metadata. If several values
-share these, we keep those whose shards have the buffer's shape, and then those that
-depend on the same arguments and are used for the same results.
+share the operation and line, we keep the values whose shards have the buffer's shape,
+and then the values that depend on the same arguments and are used for the same results.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The search splits each hardware dimension (slices, z, y, x and a chip's cores; hosts and
 their GPUs) into factors in every way, and assigns each factor to a mesh axis. Along
 axes where device order matters, as in a permutation, it also tries a snake and a ring
-through those factors. It skips meshes whose devices form no grid, and stops after
+through the factors. It skips meshes whose devices form no grid, and stops after
 MOST_ORDERS. As in the roofline, the time of an order is the time of its busiest link
 plus the latency of its hops. If two orders are equally fast, we prefer fewer hops.
 """

@@ -42,8 +42,8 @@ def compile(
         target: None for the attached devices if there are enough for the mesh,
             otherwise for simulated ones; or text such as `"cpu:8"` and `"tpu:v5e:4x4"`.
         options: compiler options by name.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=` and `rules=`.
 
     Returns:
         A Report. The program is planned too: the plan names the buffers in `.memory`,
@@ -149,8 +149,8 @@ def stages(
         *arrays: a function's arguments, as in `sv.program`. After a Program, the only
             argument is the target, which can also be a keyword.
         target: as in `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=` and `rules=`.
 
     Returns:
         Stages, with the plan in `.plan` and the report in `.report`.

@@ -103,8 +103,8 @@ class Report(CanFail, Displayed):
             module of this stage.
         collectives: the collectives of the final program; None before it is compiled.
         memory: memory per device.
-        cost: the compiler's cost analysis, such as `flops` and `bytes accessed`. It
-            counts each loop body once.
+        cost: the compiler's cost analysis, such as `flops` and `bytes accessed`. The
+            analysis counts each loop body once.
         loops: number of loops in the compiled program.
         effects: the names of the program's effects.
         checks: the predictions, each compared with the compile or run.

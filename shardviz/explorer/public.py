@@ -53,7 +53,8 @@ def explore(
         mesh: a mesh, as in `sv.mesh`, that replaces the mesh of `thing`. If neither has
             a mesh, the Explorer starts with `data=4, model=2`.
         rules: a rule table, as in `sv.rules`, that replaces the rules of `thing`.
-        **keywords: keyword arguments of the function, and those of `sv.program`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program`.
 
     Raises:
         ShardvizError: if the state of an Explorer cannot be parsed, or anywidget is not

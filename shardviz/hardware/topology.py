@@ -1,7 +1,7 @@
 """Topology: a described TPU slice or GPU cluster, with the coordinates of its devices.
 
-Neither devices nor jax are needed. Device order, ids, coordinates, processes and slices
-are the same as in libtpu (`jax.experimental.topologies`;
+A Topology needs neither devices nor jax. Device order, ids, coordinates, processes and
+slices are the same as in libtpu (`jax.experimental.topologies`;
 `tests/layout/test_topology.py` compares them). Devices are ordered by process (x
 fastest), within a process by chip (x fastest), and within a chip by core. Ids count the
 cores of a slice (x fastest). If there are several slices, ids start at 100,000 in the

@@ -1,6 +1,6 @@
 """Converts a ShardingSpec to the equivalent Spec on a mesh.
 
-Both order devices major to minor. A ShardingSpec fits a mesh if each entry of its
+Both types order devices major to minor. A ShardingSpec fits a mesh if each entry of its
 `mesh_mapping` is the product of neighbouring mesh axes.
 """
 

@@ -57,7 +57,7 @@ def sharded_jit(
     axes.
 
     Args:
-        fun: the function. It takes arrays, or containers of arrays, by position.
+        fun: the function, which takes arrays, or containers of arrays, by position.
         in_parts: the partitions of the arguments: a Parts, None for a replicated array,
             or containers of these, as a prefix of the arguments.
         out_parts: the partitions of the results, in the same form.

@@ -229,7 +229,7 @@ class Movement(Displayed):
     def execute(self, values: Sequence[Any]) -> list[np.ndarray]:
         """Applies the steps to arrays, and returns the result on each device.
 
-        The results equal those of `jax.lax.all_gather(tiled=True)`, `psum`,
+        The results equal the results of `jax.lax.all_gather(tiled=True)`, `psum`,
         `psum_scatter(tiled=True)`, `all_to_all(tiled=True)` (all along the first
         dimension) or `ppermute` on the same number of devices.
 

@@ -1,6 +1,6 @@
 """reshard_layouts() -> Reshard: the bytes sent between devices when arrays move.
 
-A device keeps those chunks of its new shard that it already has. Each other chunk comes
+A device keeps the chunks of its new shard that it already has. Each other chunk comes
 from the nearest device that has it: one on the same host if possible. Among devices
 that are equally near, the sends are distributed evenly. The bytes that a device
 receives depend only on the layouts; the bytes that it sends also depend on this choice.
@@ -81,8 +81,8 @@ class Reshard(Displayed, Fact):
         link_seconds: kind of link -> least seconds at its published rate, or None if
             the rate is not published. Empty without a topology.
         rate_source: the source of the link rates; `""` without a topology.
-        assumed_hosts: ids of devices that no mesh assigns to a process, ascending. They
-            count as devices of host 0.
+        assumed_hosts: ids of devices that no mesh assigns to a process, ascending.
+            These devices count as devices of host 0.
 
     >>> import shardviz as sv
     >>> from shardviz.move.reshard import reshard_layouts

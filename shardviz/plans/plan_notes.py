@@ -70,7 +70,7 @@ class IsShardMap(PlanNote):
 
 @dataclass(frozen=True)
 class InsideShardMap(PlanNote):
-    """The value is inside a `shard_map`, so its shape is that of one device's block.
+    """The value is inside a `shard_map`, so it has the shape of one device's block.
 
     Attributes:
         axes: the mesh axes that the `shard_map` runs over.

@@ -190,7 +190,7 @@ class PlannedOp(Plain):
         region: the kind of the enclosing block: `""`, `"loop body"`,
             `"loop condition"`, `"branch"` or `"manual"`.
         manual: whether the value is inside a `shard_map`, directly or in its loops and
-            branches. The shape is then that of one device's block.
+            branches. The shape is then the shape of one device's block.
         trips: how often the enclosing loops run the operation; None outside of loops,
             or if not known.
         backward: whether the operation belongs to the backward pass.

@@ -26,14 +26,14 @@ def plan(
     """Predicts how the compiler shards every value of a program, without compiling.
 
     Traces and lowers the program, then runs the compiler's own propagation passes
-    (Shardy). This takes milliseconds for a mesh of any size, and needs no devices.
+    (Shardy). A plan takes milliseconds for a mesh of any size, and needs no devices.
 
     Args:
         program: a Program, a function, which `sv.program` turns into one, or the result
             of `jax.jit(f).lower(...)`, which is planned without another trace.
         *arrays: the function's arguments, as in `sv.program`.
-        **keywords: the function's keyword arguments, and those of `sv.program`, such as
-            `mesh=` and `rules=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program`, such as `mesh=` and `rules=`.
 
     Returns:
         A Plan. `.ops` has every value with its sharding and the origin of each axis,

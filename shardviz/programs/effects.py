@@ -173,7 +173,7 @@ class DeviceCount(Fact):
 class Effects(Displayed):
     """A program's side effects, and the number of devices it can run on.
 
-    Both are known before the program runs.
+    shardviz predicts both before the program runs.
 
     Attributes:
         program: name of the program.

@@ -45,7 +45,7 @@ class Program(Displayed):
     """A function with its arrays, mesh and rules, as returned by `shardviz.program`.
 
     Attributes:
-        fn: the function. It is called with the arrays as arranged by `tree`.
+        fn: the function, which is called with the arrays as arranged by `tree`.
         arrays: one ArraySpec per leaf of the arguments, in order.
         mesh: the mesh to lay the arrays out on.
         rules: the axis rules, or None.

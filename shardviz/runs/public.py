@@ -51,7 +51,7 @@ def run(
         measure: whether to run the program three more times under jax's profiler, and
             report the time of each collective and operation in `.measured`.
         **keywords: the function's keyword arguments. If `program` is a function, also
-            those of `sv.program`, such as `mesh=` and `rules=`.
+            keyword arguments of `sv.program`, such as `mesh=` and `rules=`.
 
     Raises:
         ShardvizError: if jax is not installed, or if there is no such target. If the

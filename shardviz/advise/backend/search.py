@@ -291,9 +291,9 @@ class _Run:
         """Plans points of one mesh, one per iteration of this generator.
 
         In a small space, it plans all points. In a larger space, it runs coordinate
-        descents, which improve one choice at a time. They alternately minimise time,
-        and time multiplied by memory. The first two start at the current specs, later
-        ones at random points.
+        descents, which improve one choice at a time. The descents alternately minimise
+        time, and time multiplied by memory. The first two start at the current specs,
+        later ones at random points.
 
         Args:
             mesh: the index of the mesh among the options.

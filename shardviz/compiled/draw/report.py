@@ -125,7 +125,7 @@ def _lines(report: Report, full: bool) -> list[str]:
 
 
 def _collectives(report: Report) -> tuple[Collective, ...] | None:
-    """The final collectives, or those of the last stage that a file has."""
+    """The final collectives, or the collectives of the last stage that a file has."""
     return report.partitioned if report.collectives is None else report.collectives
 
 
@@ -205,7 +205,7 @@ def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[s
 
 
 def _member_lines(collective: Collective, full: bool) -> list[str]:
-    """Lists a combined collective's largest arrays, and folds those of equal layers."""
+    """Lists a combined collective's largest arrays; folds arrays of equal layers."""
     if not collective.members:
         return []
 
@@ -253,7 +253,7 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
 
 
 def _check_lines(checks: Sequence[Check], full: bool) -> tuple[list[str], list[str]]:
-    """Returns the lines of failed checks, and those of all others."""
+    """Returns the lines of failed checks, and the lines of all other checks."""
     failed: list[str] = []
     others: list[str] = []
     total = Counter(check.of_any_number for check in checks)

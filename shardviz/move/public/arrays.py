@@ -50,7 +50,7 @@ def process_rows(
 ) -> ProcessRows:
     """Computes which rows of an input batch each process must load.
 
-    The rows are those that `jax.make_array_from_process_local_data` expects.
+    `jax.make_array_from_process_local_data` expects these rows.
 
     In the result, `.parts` has the row ranges and the local shape of every process, and
     `.sentences` the requirements on a data loader.

@@ -1,4 +1,4 @@
-"""Estimates a program's collectives: those that Shardy itself would insert.
+"""Estimates a program's collectives: the collectives that Shardy itself would insert.
 
 If XLA's partitioner differs from Shardy by a simple and exact rule, the estimate
 follows that rule. If it differs in another way, `estimate_limits` marks the value. The

@@ -164,7 +164,7 @@ def _are_registered(operations: Iterable[str]) -> bool:
 
 
 def _knows_passes() -> bool:
-    """True if `PASSES` has all Shardy passes, and MLIR has those for estimates.
+    """True if `PASSES` has all Shardy passes, and MLIR has the estimate's passes.
 
     Raises:
         LookupError: if passes are unknown or missing; names them.

@@ -175,7 +175,7 @@ class _Comparison:
     def run(
         self, on_block: AnyJaxpr, on_whole: AnyJaxpr, inputs: _Relations
     ) -> list[Relation | None]:
-        """Returns the relations of a jaxpr's results, given those of its inputs."""
+        """Returns the relations of a jaxpr's results, given its inputs' relations."""
         body, whole_body = plain_jaxpr(on_block), plain_jaxpr(on_whole)
         relations: dict[Var, Relation | None] = {}
         for constant, in_whole in zip(

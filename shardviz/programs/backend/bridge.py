@@ -1,8 +1,8 @@
 """Converts jax's objects to ours, and back.
 
 `adopt` converts a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or
-Array; `to_jax` converts our values to jax objects. Neither starts a backend, except for
-a mesh with device ids from a real Mesh, whose devices must be looked up.
+Array; `to_jax` converts our values to jax objects. Neither function starts a backend,
+except for a mesh with device ids from a real Mesh, whose devices must be looked up.
 
 jaxlib cannot compile for all mesh axis names, so unsupported names are refused here.
 Tracing, lowering and planning work with any name. The compiler writes meshes as text

@@ -284,8 +284,9 @@ class _Argument:
 class BoundCall:
     """A function of the arrays in one call; the rest of the call is bound.
 
-    It takes the call's arguments that hold arrays: positional arguments first, then
-    keyword arguments sorted by name. Leaves that aren't arrays are None in them.
+    The function takes the call's arguments that hold arrays: positional arguments
+    first, then keyword arguments sorted by name. Leaves that aren't arrays are None in
+    them.
 
     Attributes:
         fn: the function.

@@ -187,7 +187,7 @@ def _kernel(equation: JaxprEqn, operands: _Specs, line: str) -> KernelNotMapped:
 def _scales(
     equation: JaxprEqn, operands: _Specs, line: str, mesh: MeshSpec
 ) -> Iterator[Note]:
-    """Compares the specs of both operands of a product with those of their scales."""
+    """Compares the specs of both operands of a product with their scales' specs."""
     for position, (spec, scale_spec) in enumerate(
         zip(operands[:2], operands[2:4], strict=True)
     ):

@@ -321,9 +321,9 @@ class TypedEvaluation:
     ) -> Spec | None:
         """Returns the spec that jax gives a result in a gradient; None if unknown.
 
-        A gradient has the spec of its primal value. That is an operand in the forward
-        pass, so we search those with the same line and shape. A product is also
-        transposed to that shape, as in jax's `_dot_general_transpose_lhs`.
+        A gradient has the spec of its primal value. This value is an operand in the
+        forward pass, so we search the operands with the same line and shape. A product
+        is also transposed to that shape, as in jax's `_dot_general_transpose_lhs`.
         """
         forward = self._operands.setdefault(self._line, [])
         if self.mesh is None or id(equation) not in self._backward:

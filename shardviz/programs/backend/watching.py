@@ -2,9 +2,10 @@
 
 Python itself reports the calls, so it doesn't matter under which name a function was
 imported. Python 3.12 and later have `sys.monitoring`, which watches single code objects
-at almost no cost. It reports the calls of all threads, so a listener gets only those of
-its own thread. Python 3.11 has the profiler hook, `sys.setprofile`, which reports every
-call of a thread. While a profiler uses that hook, calls cannot be watched.
+at almost no cost. `sys.monitoring` reports the calls of all threads, so shardviz passes
+to a listener only the calls of its own thread. Python 3.11 has the profiler hook,
+`sys.setprofile`, which reports every call of a thread. While a profiler uses that hook,
+calls cannot be watched.
 """
 
 from __future__ import annotations

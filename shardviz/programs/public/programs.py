@@ -82,10 +82,10 @@ def program(
         rules: axis rules for arrays with logical names.
         dialect: the library whose semantics the rules follow.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as in `jax.jit`,
-            for arrays without a sharding of their own. They take precedence over rules.
-            If the spec of an output is None, the compiler chooses its sharding.
+            for arrays without a sharding of their own. These specs take precedence over
+            rules. If the spec of an output is None, the compiler chooses its sharding.
         donate: positions of the arguments whose memory the program may reuse.
-        name: the name of the program, by default that of the function.
+        name: the name of the program, by default the name of the function.
         names: a function that is called as `names(path, array)`, with a path such as
             `"params.mlp.kernel"`, for each array without a sharding or logical names.
             It returns logical names, a PartitionSpec, or None.
@@ -94,12 +94,14 @@ def program(
             function has a parameter of the same name.
         in_shardings, out_shardings: as in `jax.jit`. A bare PartitionSpec is on the
             program's mesh. If `fn` is already jitted with other values for these
-            arguments or for those below, the values of `fn` are used, with a note.
+            arguments or for the arguments below, the values of `fn` are used, with a
+            note.
         static_argnums, static_argnames, donate_argnums, donate_argnames: as in
             `jax.jit`.
         **keywords: keyword arguments of the function. If the function has a parameter
-            named like one of those above (`rules`, `name`, ...), that keyword goes to
-            the function. A jax mesh passed as `mesh` goes to both.
+            with the name of an argument above (`rules`, `name`, ...), this keyword goes
+            to the function. A jax mesh passed as `mesh` goes to the function and to
+            `sv.program`.
 
     Raises:
         ShardvizError: if the arguments don't fit together.
@@ -226,8 +228,8 @@ def effects(fn: Program | UserFunction, *args: PyTree, **keywords: Any) -> Effec
     Args:
         fn: a Program or a function.
         *args: the arguments of a function, as in `sv.program`.
-        **keywords: keyword arguments of a function, and those of `sv.program` such as
-            `mesh=`.
+        **keywords: the function's keyword arguments, and keyword arguments of
+            `sv.program` such as `mesh=`.
 
     Raises:
         ShardvizError: if jax is not installed, or if `fn` is neither a Program nor a

@@ -1,8 +1,8 @@
 """Starts worker processes, reuses them for later calls, and ends them.
 
-Calls and answers are sent over a socket. A worker ends when its kernel ends. It is
-killed if it exceeds a limit, or if its call is cancelled. A forked child of the kernel
-has no workers.
+Calls and answers are sent over a socket. A worker ends when its kernel ends, and is
+killed if it exceeds a limit or its call is cancelled. A forked child of the kernel has
+no workers.
 """
 
 from __future__ import annotations
