@@ -258,10 +258,10 @@ def remedies(
     """Finds small edits of a rule table that shard an array the way you want.
 
     An edit moves, adds, removes, corrects or changes one rule, or names a dimension of
-    the array. To check a remedy, shardviz resolves the array and all other arrays of
-    its audit again, and drops remedies that make another array impossible to lay out.
-    If the array cannot be laid out today and `want` is a `"split"`, the last remedy
-    leaves the array unsplit instead.
+    the array. To check a remedy, shardviz resolves the array again, and for a row of an
+    Audit all other arrays of the audit. Remedies that make another array impossible to
+    lay out are dropped. If the array cannot be laid out now and `want` is a `"split"`,
+    the last remedy leaves the array unsplit instead.
 
     Args:
         resolution: the result of `sv.resolve`; or a row of an Audit, so that remedies

@@ -101,7 +101,7 @@ def report(
         such as the memory over time and the collectives right after the partitioner.
 
     Raises:
-        ShardvizError: if `compiled` is anything else, or a file cannot be read.
+        ShardvizError: if `compiled` has none of these forms, or a file cannot be read.
 
     >>> import jax, shardviz as sv
     >>> lowered = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((8,), "float32"))

@@ -37,7 +37,7 @@ def run(
     measure: bool = False,
     **keywords: Any,
 ) -> Report:
-    """Compiles and runs a program, and checks the predicted layouts and its results.
+    """Compiles and runs a program, and checks the program's layouts and results.
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
