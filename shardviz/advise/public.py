@@ -82,7 +82,7 @@ def changes(
     >>> w = sv.array("w", (8, 64), spec="data")
     >>> report = sv.compile(jnp.dot, x, w, mesh="data=2")
     >>> sv.changes(report, 0)[0].edit
-    'Replicate w: sends 1 KiB → 0 B · memory 12 KiB → 11 KiB.'
+    'Replicate w: sent per device 1 KiB → 0 B · memory per device 12 KiB → 11 KiB.'
     """
     source = report
     if isinstance(source, Stages):

@@ -333,8 +333,8 @@ class Audit(Displayed, Fact):
         >>> import shardviz as sv
         >>> found = sv.audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> print(found.diff("nnx").rows[0].why)
-        Dimension 0: linen finds no rule that applies; nnx has no rule for its name and takes
-        that for a mesh axis.
+        Dimension 0: linen finds no rule that applies; nnx has no rule for the name and
+        takes the name for a mesh axis.
         """
         if not isinstance(other, Audit):
             other = self.under(other)

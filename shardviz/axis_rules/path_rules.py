@@ -58,7 +58,7 @@ class PathResolution(Displayed):
     >>> print(resolve_path("mlp/0/kernel", table).explain())
     mlp/0/kernel → P(None, 'model')  (regex, 2 patterns)
     pattern 1 ('mlp/.*/kernel' → P(None, 'model')) matches and splits dimension 1 over 'model'.
-    pattern 2 ('.*' → P()) matches, too, and comes after pattern 1, which decides.
+    pattern 2 ('.*' → P()) also matches, but comes after pattern 1, which decides.
     """
 
     path: str

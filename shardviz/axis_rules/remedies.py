@@ -493,7 +493,7 @@ class Remedies(Displayed, Sequence[Remedy]):
     >>> wish = SplitWish("w")
     >>> remedies = Remedies((), wish, AlreadySplit(wish, sv.Spec.parse("x")))
     >>> len(remedies), remedies.reason
-    (0, "Nothing to change: w is split as P('x').")
+    (0, "Nothing to change: w is already split as P('x').")
     """
 
     items: tuple[Remedy, ...]

@@ -185,7 +185,7 @@ class MemoryPeak(Fact):
     >>> peak.source
     'mlp.py:31'
     >>> print(peak)
-    Peak 3 KiB at mlp.py:31, backward: 3 KiB are forward values saved for it.
+    Peak 3 KiB at mlp.py:31, backward: 3 KiB are saved for the backward pass.
     """
 
     bytes: int

@@ -40,7 +40,7 @@ def collectives_head(count: int) -> str:
 
 def minimum_times(where: str) -> str:
     """The title of a roofline."""
-    return f"minimum times on {where}"
+    return f"least times on {where}"
 
 
 def latency(seconds: str) -> str:
@@ -83,7 +83,7 @@ def memory_lines(device: str, host: str) -> list[str]:
     return lines
 
 
-NO_BUFFERS = "The compiler said nothing of its buffers."
+NO_BUFFERS = "The compiler did not report its buffers."
 AT_THE_PEAK = "bytes per device at the peak"
 ALIVE = "alive at the peak, the largest first:"
 BEGINNING = "the beginning"

@@ -255,8 +255,8 @@ class TookTooLong(ProcessEnd):
     Attributes:
         seconds: the time limit.
 
-    >>> print(str(TookTooLong(stage="run", seconds=60)).split(":")[0])
-    The worker process was ended after 60 s in the stage 'run'
+    >>> print(str(TookTooLong(stage="run", seconds=60)).split(".")[0])
+    The worker process was ended at its limit of 60 s in the stage 'run'
     """
 
     seconds: float

@@ -109,7 +109,7 @@ class NoArrayArguments(Note):
     """Traced with the program's mesh in context, because it has no array arguments.
 
     >>> print(NoArrayArguments())
-    Traced with the program's mesh in context, as under jax.set_mesh: it has no array...
+    Traced with the program's mesh in context, as under jax.set_mesh: the program has no...
     """
 
 

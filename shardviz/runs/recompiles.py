@@ -249,7 +249,7 @@ class MeshComparison(Displayed):
 
     >>> none = MeshCall(dict.fromkeys(STAGES, 0))
     >>> print(MeshComparison(none, none, none).explain())
-    Nothing was done again for the second mesh: it has the devices of the first.
+    jax repeated nothing for the second mesh, because it has the devices of the first.
     """
 
     first: MeshCall

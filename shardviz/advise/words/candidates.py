@@ -29,7 +29,7 @@ from shardviz.compiled.op_costs import StepCost
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.words.roofline import time_text
 
-_SHARD_MAP = "Put a jax.shard_map over {axes} around it: each device then {does}."
+_SHARD_MAP = "Put a jax.shard_map over {axes} around {call}: each device then {does}."
 _WHOLE = "XLA gathers the whole batch for {operation} ({source}). "
 # Kind of advice -> (the operation, what each device does with its rows of the batch).
 _UNSPLIT = {
@@ -37,25 +37,28 @@ _UNSPLIT = {
     "fft": ("an FFT", "transforms its own rows"),
     "top_k": ("top_k", "searches its own rows"),
     "linear algebra": ("a matrix decomposition", "decomposes its own matrices"),
-    "kernel": ("a kernel that it can't look into", "calls it with its own rows"),
+    "kernel": ("a kernel, whose code it cannot split", "calls it with its own rows"),
 }
 _ADVICE = {
-    "loop": "In a loop under jax.vmap ({source}) all devices ask each other in every"
-    " iteration whether any of them still works. "
+    "loop": "In a loop under jax.vmap ({source}), the devices communicate in every"
+    " iteration to learn whether any row still needs it. "
     + _SHARD_MAP.format(
-        axes="{axes}", does="loops over its own rows until these are done"
+        axes="{axes}", call="the loop", does="loops until its own rows are done"
     ),
-    "map": "All devices take each step of jax.lax.map ({source}) together. "
-    + _SHARD_MAP.format(axes="{axes}", does="takes the steps of its own rows"),
+    "map": "All devices take part in each step of jax.lax.map ({source}). "
+    + _SHARD_MAP.format(
+        axes="{axes}", call="the call", does="takes only the steps of its own rows"
+    ),
     "random": "The same random numbers are computed and moved on all devices ({source})."
-    " Set the option below, and each device computes its own; the numbers are different.",
+    " With the option below, each device computes only its own numbers, which are"
+    " different ones.",
     "parts": "Each part of the batch ({source}) is on a few devices only. Take the rows in"
     " another order, so that each part has rows of every device; a sum over all parts stays"
     " the same.",
-    "accumulation": "Take the batch ({arrays}) in parts, in a jax.lax.scan that adds up"
-    " their gradients: only one part's values are saved for the backward pass at a time. A"
-    " Python loop over the parts is unrolled, and the values of several may be in memory"
-    " together.",
+    "accumulation": "Split the batch ({arrays}) into parts, and add up their gradients in a"
+    " jax.lax.scan: then only one part's values are saved for the backward pass at a time."
+    " A Python loop over the parts would be unrolled, and the values of several parts could"
+    " be in memory together.",
 }
 _MOST_CHIPS = 4
 #: The heading of refused changes.
@@ -82,13 +85,13 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
             alike.append(sent_in_all(matches))
         parts.append(_pair(name, *told_apart(alike)))
     if any(sent := [sent_in_all(side) for side in sides_known]):
-        parts.append(_pair("sends", *told_apart(sent)))
+        parts.append(_pair("sent per device", *told_apart(sent)))
     if (needed := peak_bytes(before)) is not None and after is not None:
-        parts.append(_pair("memory", *told_apart([needed, after])))
+        parts.append(_pair("memory per device", *told_apart([needed, after])))
     least, seconds = original.roofline, fact.least_seconds
     if seconds is not None and least is not None and least.seconds is not None:
         times = told_apart([least.seconds, seconds], time_text, 3)
-        parts.append(_pair("time ≥", *times))
+        parts.append(_pair("least time", *times))
     return " · ".join(parts)
 
 
@@ -104,7 +107,7 @@ def candidate(fact: Candidate) -> str:
         words += " It still does not fit."
     if chips := fact.chips:
         names = joined([chip.title for chip in chips], limit=_MOST_CHIPS)
-        words += f" As compiled for CPUs, it fits {names}."
+        words += f" By its compile for CPUs, it would fit {names}."
     return words
 
 
@@ -115,51 +118,51 @@ def refusal(fact: Refusal) -> str:
 
 
 def _not_made(fact: NotMade) -> str:
-    return f"it does not fit the program. {fact.reason}"
+    return f"the program does not allow this change. {fact.reason}"
 
 
 def _does_not_compile(fact: DoesNotCompile) -> str:
-    return f"it does not compile. {fact.reason}"
+    return f"the changed program does not compile. {fact.reason}"
 
 
 def _no_room(fact: NoRoom) -> str:
-    return f"it has no room. {fact.reason}"
+    return f"the changed program does not fit in memory. {fact.reason}"
 
 
 def _values_differ(fact: ValuesDiffer) -> str:
-    return f"its values differ. {fact.evidence}"
+    return f"the results change. {fact.evidence}"
 
 
 def _same_collective(fact: SameCollective) -> str:
-    return "the collective is still there"
+    return "the collective remains"
 
 
 def _moved_elsewhere(fact: MovedElsewhere) -> str:
     after, before = told_apart([fact.sent, fact.sent_before])
-    return f"each device then sends {after} in all, and {before} before"
+    return f"each device then sends {after} in all, instead of {before}"
 
 
 def _hardly_less(fact: HardlyLess) -> str:
     after, before = told_apart([fact.sent, fact.sent_before])
-    return f"each device then sends {after} in all, which is hardly less than {before}"
+    return f"each device then sends {after} in all, hardly less than {before} before"
 
 
 def _more_work(fact: MoreWork) -> str:
-    return "it undoes the parallelism, as each device then computes much more"
+    return "this undoes the parallelism: each device then computes much more"
 
 
 def _more_time(fact: MoreTime) -> str:
     after, before = told_apart([fact.seconds, fact.seconds_before], time_text, 3)
-    return f"the program then takes at least {after}, and {before} before"
+    return f"the least time of the program becomes {after}, instead of {before}"
 
 
 def _no_less_memory(fact: NoLessMemory) -> str:
     after, before = told_apart([fact.needed or 0, fact.needed_before or 0])
-    return f"it needs {after} per device, and {before} before"
+    return f"the program then needs {after} per device, instead of {before}"
 
 
 def _no_less_planned(fact: NoLessPlanned) -> str:
-    return "it needs hardly less memory by its plan"
+    return "by its plan, the changed program needs hardly less memory"
 
 
 _REASONS: dict[type[Refusal], Callable[..., str]] = {
@@ -203,6 +206,7 @@ def to_write(fact: Advice) -> str:
     words["arrays"] = joined(fact.arrays)
     template = _ADVICE.get(fact.kind, _WHOLE + _SHARD_MAP)
     words["operation"], words["does"] = _UNSPLIT.get(fact.kind, ("", ""))
+    words["call"] = "this operation"
     return template.format(**words)
 
 
@@ -217,11 +221,11 @@ def remedy_step(before: StepCost, after: StepCost) -> str:
     """Compares the planned communication and memory before and after a remedy.
 
     >>> remedy_step(StepCost(1 << 20, 3 << 30), StepCost(2 << 20, 3 << 30))
-    'by its plan, the step sends 1 MiB → 2 MiB and needs about 3 GiB'
+    'by its plan, each device sends 1 MiB → 2 MiB per step and needs about 3 GiB'
     """
     sends = _pair("sends", *told_apart([before.sent, after.sent]))
     needs = _pair("needs about", *told_apart([before.alive, after.alive]))
-    return f"by its plan, the step {sends} and {needs}"
+    return f"by its plan, each device {sends} per step and {needs}"
 
 
 SENTENCES = {

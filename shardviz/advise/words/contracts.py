@@ -18,7 +18,6 @@ from shardviz.axis_rules.requests import Request
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import sent_in_all_text, trips_text
 from shardviz.base.format import (
-    by_count,
     bytes_text,
     clause,
     fold,
@@ -42,8 +41,9 @@ _BYTES_OF = {
 def unexpected_collectives(fact: UnexpectedCollectives) -> str:
     """Lists unexpected collectives."""
     count = len(fact.collectives)
-    there = by_count(count, "is 1,", f"are {count:,},")
-    there += f" {sent_in_all_text(fact.collectives)} sent per device"
+    there = (
+        f"found {count:,}, with {sent_in_all_text(fact.collectives)} sent per device"
+    )
     return _collectives(fact, f"no {fact.kind or 'collective'}", there)
 
 
@@ -57,17 +57,17 @@ def too_many_bytes(fact: TooManyBytes) -> str:
     # A limit counts the bytes of results; see `Expectation.at_most`.
     limit, size = told_apart([fact.limit, total_bytes(fact.collectives)])
     expected = f"results of at most {limit} for {limited}"
-    return _collectives(fact, expected, f"are {size} per device")
+    return _collectives(fact, expected, f"found results of {size} per device")
 
 
 def _collectives(fact: CollectiveViolation, expected: str, there: str) -> str:
-    compiled = f"as compiled for {fact.target}"
+    compiled = f"in the program compiled for {fact.target}"
     if fact.stage == "propagated":
-        compiled = "as Shardy estimates"
+        compiled = "in Shardy's estimate"
     elif fact.stage == "partitioned":
-        compiled = f"as XLA's partitioner put in for {fact.target}"
+        compiled = f"in the program that XLA's partitioner made for {fact.target}"
     over = clause(" over {}", joined(fact.over, "or"))
-    head = f"Expected {expected}{over} in {fact.name}, and there {there},"
+    head = f"Expected {expected}{over} in {fact.name}, but {there},"
     largest = _largest_collectives(fact)
     return "\n".join([f"{head} {compiled}:", *largest, *_advice(fact)])
 
@@ -83,7 +83,7 @@ def _largest_collectives(fact: CollectiveViolation) -> list[str]:
             size = bytes_text(first.bytes_per_device)
             line += f", result {row.count}{size}{trips_text(first.trips)}"
         if not first.mesh_axes:
-            line += " (its groups are those of no mesh axes)"
+            line += " (its groups of devices follow no mesh axes)"
         lines.append(line + clause(". {}", first.cause))
     return [*lines, *_more(len(folds), "kind")]
 
@@ -111,12 +111,13 @@ def _advice(fact: CollectiveViolation) -> list[str]:
     # An estimate may be wrong, so it is no reason to change a program.
     if fact.stage == "propagated":
         lines.append(
-            "This is an estimate, and XLA's partitioner may choose otherwise: expect the"
-            " program itself for what is compiled."
+            "This is an estimate, and XLA's partitioner may choose other collectives. Give"
+            " sv.expect the program instead of its plan to check the compiled ones."
         )
     lines.append(
-        "sv.plan(program).why(value) says how an axis got to a value. Change that rule"
-        " or spec, or constrain the value; or, if it should be there, the expectation."
+        "sv.plan(program).why(value) shows where the axes of a value come from. Change"
+        " that rule or spec, or constrain the value. If the collective should be there,"
+        " change the expectation."
     )
     return lines
 
@@ -165,14 +166,14 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
         expected = f"to fit on {fit.device}"
         if not fit.device:
             expected = f"to take at most {limit} of each device"
-        head = f"Expected {fact.name} {expected}; {needed} on each device:"
+        head = f"Expected {fact.name} {expected}, but {needed} on each device:"
         kinds = needed_by_kind(fact.large)
         return "\n".join([f"{head} {kinds}", *largest_values(fact.large)])
     if fit.device:
-        expected = f"to fit on {fit.device}; {needed} on each device. {fit}"
+        expected = f"to fit on {fit.device}, but {needed} on each device. {fit}"
         instead = "take a larger target"
     else:
-        expected = f"to take at most {limit} of each device's memory, and {needed}"
+        expected = f"to take at most {limit} of each device's memory, but {needed}"
         expected += f"{fit.uncounted}."
         instead = "raise the limit"
     lines = [f"Expected {fact.name} {expected}"]
@@ -202,12 +203,12 @@ def not_split(fact: NotSplit) -> str:
         lines.append(f"  {row.count}{row.name} ({size}): {why_not_split(first)}")
     return "\n".join(
         [
-            f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, and"
-            f" {_percent(1 - lacking / fact.total)} are: {unsplit} of"
-            f" {total} are not, in {plural(len(fact.arrays), 'array')}.",
+            f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, but"
+            f" only {_percent(1 - lacking / fact.total)} are: {unsplit} of"
+            f" {total}, in {plural(len(fact.arrays), 'array')}, are not.",
             *lines,
             *_more(len(folds), "array"),
-            "Give each of them an axis by a rule or a spec, or lower the share.",
+            "Split each of these arrays with a rule or a spec, or lower the share.",
         ]
     )
 
@@ -220,7 +221,7 @@ def why_not_split(array: HeldArray) -> str:
     if row.problem:
         return str(row.problem)
     if row.spec is None:
-        return "nothing says how it is split."
+        return "its sharding is unknown."
     if pattern := _pattern(row):
         return f"{pattern} gives it {row.spec}."
     if row.spec.axes and not row.spec_wins:
@@ -243,9 +244,9 @@ def differs_from_lock(fact: DiffersFromLock) -> str:
     lines = [f"  {line}" for line in str(fact.differences).splitlines()]
     return "\n".join(
         [
-            f"{fact.name} is no longer as locked in {fact.lock}:",
+            f"{fact.name} differs from its lock {fact.lock}:",
             *lines,
-            "If this is as it should be, write the lock again: pytest --shardviz-update,"
+            "If these changes are intended, write the lock again: pytest --shardviz-update,"
             " python -m shardviz check ... --update, or sv.lock(program).write(path).",
         ]
     )
@@ -253,7 +254,7 @@ def differs_from_lock(fact: DiffersFromLock) -> str:
 
 def nothing_to_check(fact: NothingToCheck) -> str:
     """Describes the error that prevents the check."""
-    return f"There is nothing to check or lock of {fact.name}. {fact.error}"
+    return f"{fact.name} cannot be checked or locked. {fact.error}"
 
 
 SENTENCES = {

@@ -29,7 +29,7 @@ from shardviz.base.format import by_count, joined
 def edits_in_words(edits: Sequence[Edit]) -> str:
     """Joins several edits into one sentence, without a full stop."""
     if not edits:
-        return "As it is now"
+        return "Unchanged"
     first, *others = _sentences(edits)
     return joined([first, *map(decapitalised, others)])
 
@@ -106,7 +106,7 @@ def donate(edit: Donate) -> str:
 
 def rematerialise(edit: Rematerialise) -> str:
     return (
-        f"Compute again in the backward pass what {', '.join(edit.sources)} saves for it,"
+        f"Recompute the values that {', '.join(edit.sources)} saves for the backward pass,"
         f" with jax.checkpoint and the policy {edit.policy}"
     )
 
@@ -134,11 +134,11 @@ def sum_after_loop(edit: SumAfterLoop) -> str:
 
 
 def edit_types(edit: EditTypes) -> str:
-    return "Edit what jax refuses"
+    return "Edit the operations that jax refuses"
 
 
 def make_explicit(edit: MakeExplicit) -> str:
-    return "Make all mesh axes Explicit, and edit what jax then refuses"
+    return "Make all mesh axes Explicit, and edit the operations that jax then refuses"
 
 
 SENTENCES = {

@@ -42,10 +42,10 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     held, holds = before.bytes_per_device, after.bytes_per_device
     if held is not None and holds is not None and held != holds:
         old, new = told_apart([held, holds])
-        yield f"Each device held {old} of these arrays and holds {new}."
+        yield f"Each device held {old} of these arrays, and now holds {new}."
     if diff.gained or diff.lost:
         took, take = told_apart([_sum(before.collectives), _sum(after.collectives)])
-        yield f"The results of collectives took {took} on each device and take {take}."
+        yield f"The results of collectives took {took} per device, and now take {take}."
     sizes = [c.bytes for c in (*diff.gained, *diff.lost)]
     texts = dict(zip(sizes, told_apart(sizes), strict=True))
     for lead, collectives in (("Gained", diff.gained), ("Lost", diff.lost)):
@@ -96,14 +96,17 @@ def _sum(collectives: Iterable[LockedCollective] | None) -> int:
 
 def _made_with(diff: LockDiff) -> Iterator[str]:
     """Describes other possible causes: another jax version, another target."""
-    leads = {"jax": "The lock was made with jax", "target": "It was made for"}
+    sentences = {
+        "jax": "The lock was made with jax {}, and the program now with jax {}.",
+        "target": "The lock was made for {}, and the program now for {}.",
+    }
     why = ""
     if diff.same_specs:
-        why = " Every spec is as locked: XLA's partitioner chose otherwise."
-    for what, lead in leads.items():
+        why = " All specs are as locked, so XLA's partitioner chose differently."
+    for what, words in sentences.items():
         old, new = diff.before.made_with.get(what), diff.after.made_with.get(what)
         if old and new and old != new:
-            yield f"{lead} {old}, and this is {new}.{why}"
+            yield f"{words.format(old, new)}{why}"
 
 
 EXPLANATIONS = {LockDiff: lock_difference}

@@ -55,14 +55,14 @@ def misspelt_name(fact: MisspeltName) -> str:
     >>> from shardviz.advise.problems import ArrayPlace
     >>> place = ArrayPlace("x", 0, "embd")
     >>> misspelt_name(MisspeltName("embd", "embed", ("x", "y"), place, 16384))
-    "No rule knows 'embd' (in x and y). Did you mean 'embed'? Now 16 KiB of extra copies per device."
+    "No rule names 'embd' (in x and y). Did you mean 'embed'? Extra copies take 16 KiB per device."
     """
     sentence = (
-        f"No rule knows {shown(fact.name)} (in {in_layers(fact.paths)})."
+        f"No rule names {shown(fact.name)} (in {in_layers(fact.paths)})."
         f" Did you mean {shown(fact.nearest)}?"
     )
     if fact.wasted:
-        sentence += f" Now {bytes_text(fact.wasted)} of extra copies per device."
+        sentence += f" Extra copies take {bytes_text(fact.wasted)} per device."
     return sentence
 
 
@@ -76,11 +76,13 @@ def unmatched_names(fact: UnmatchedNames) -> str:
 
     >>> from shardviz.advise.problems import ArrayPlace
     >>> unmatched_names(UnmatchedNames(("head_dim",), ArrayPlace("w")))
-    "No rule knows 'head_dim': its dimensions are left unsplit."
+    "No rule names 'head_dim': dimensions with this name are not split."
     """
     names = fact.names
-    whose = by_count(len(names), "its", "their")
-    return f"No rule knows {listed(names, 'or')}: {whose} dimensions are left unsplit."
+    these = by_count(len(names), "this name", "these names")
+    return (
+        f"No rule names {listed(names, 'or')}: dimensions with {these} are not split."
+    )
 
 
 def replicated(fact: Replicated) -> str:
@@ -90,14 +92,14 @@ def replicated(fact: Replicated) -> str:
     >>> replicated(Replicated(("data",), ("wi", "wo"), 49152, ArrayPlace("wi")))
     'wi and wo are not split over data: 48 KiB of copies per device.'
     >>> print(replicated(Replicated(("data",), ("wi",), 49152, ArrayPlace("wi"), ("data",))))
-    wi is not split over data, although a rule names it: 48 KiB of extra copies per device.
+    wi is not split over data, although a rule names data: 48 KiB of extra copies per device.
     """
     verb = by_count(len(fact.paths), "is", "are")
     axes, size = fact.denied or fact.axes, bytes_text(fact.wasted)
     head = f"{in_layers(fact.paths)} {verb} not split over {joined(axes, 'or')}"
     if not fact.denied:
         return f"{head}: {size} of copies per device."
-    names = by_count(len(axes), "a rule names it", "rules name them")
+    names = by_count(len(axes), f"a rule names {axes[0]}", "rules name these axes")
     return f"{head}, although {names}: {size} of extra copies per device."
 
 
@@ -160,7 +162,10 @@ def of_other_size(fact: OtherSize) -> str:
 
 def other_hosts(fact: OtherHosts) -> str:
     """Describes a mesh whose number of hosts differs from the running hosts."""
-    return f"The mesh has {plural(fact.mesh_hosts, 'host')}, and {fact.target} runs."
+    return (
+        f"The mesh has {plural(fact.mesh_hosts, 'host')}, but the target {fact.target} has"
+        f" {fact.target_hosts:,}."
+    )
 
 
 def does_not_fit(fact: DoesNotFit) -> str:
@@ -178,7 +183,8 @@ def idle_constraints(fact: IdleConstraints) -> str:
     calls = plural(len(fact.calls), "constraint")
     lines = dict.fromkeys(call.source or call.call for call in fact.calls)
     where = joined(lines, limit=SHOWN)
-    return f"{calls} in the model did nothing ({fact.effect}): {where}."
+    verb = by_count(len(fact.calls), "has", "have")
+    return f"{calls} in the model {verb} no effect ({fact.effect}): {where}."
 
 
 def stopped(fact: Stopped) -> str:
@@ -200,13 +206,15 @@ def full_rematerialisation(fact: FullRematerialisation) -> str:
     """Describes collectives that gather an array only to split it again.
 
     >>> full_rematerialisation(FullRematerialisation(2, (0,), 1 << 20))
-    '1 collective makes an array whole on every device to split it again: 1 MiB sent per device.'
+    '1 collective gathers an array on every device only to split it again: 1 MiB sent per device.'
     """
     count = len(fact.numbers)
-    verb = by_count(count, "makes an array", "make arrays")
+    verb = by_count(count, "gathers an array", "gather arrays")
     pronoun = by_count(count, "it", "them")
-    head = f"{plural(count, 'collective')} {verb} whole on every device"
-    return f"{head} to split {pronoun} again: {bytes_text(fact.size)} sent per device."
+    head = (
+        f"{plural(count, 'collective')} {verb} on every device only to split {pronoun}"
+    )
+    return f"{head} again: {bytes_text(fact.size)} sent per device."
 
 
 def copies(size: int, arrays: int, kind: str = "copies") -> str:

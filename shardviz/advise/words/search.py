@@ -5,19 +5,19 @@ from __future__ import annotations
 from shardviz.advise.candidates import Candidate
 from shardviz.advise.search import PlannedPoint, Preference, Search
 from shardviz.advise.words.edits import edits_in_words
-from shardviz.base.format import bytes_text, seconds_text, told_apart
+from shardviz.base.format import bytes_text, plural, seconds_text, told_apart
 from shardviz.compiled.words.roofline import time_text
 
 # Shown during a search for shardings or changes; `{}` is the way to interrupt it.
 INTERRUPT = "{} keeps what was found"
-TIME, MEMORY = "minimum time", "memory per device"
+TIME, MEMORY = "least time", "memory per device"
 _ENDED = {
-    "all compiled": "Every one that could fit was compiled.",
-    "no better": "The plans of all others promise nothing better, which is no proof.",
-    "no room": "By their plans all others need more memory still, which is no proof.",
-    "budget": "The compile budget is used up; others may be better.",
-    "seconds": "The time was over; others may be better.",
-    "interrupted": "It was interrupted; others may be better.",
+    "all compiled": "Every candidate that could fit was compiled.",
+    "no better": "By their plans, the other candidates are no better; plans are estimates.",
+    "no room": "By their plans, the others need even more memory; plans are estimates.",
+    "budget": "The compile budget is used up; other candidates may be better.",
+    "seconds": "The time limit was reached; other candidates may be better.",
+    "interrupted": "The search was interrupted; other candidates may be better.",
 }
 
 
@@ -35,16 +35,16 @@ def search(fact: Search) -> str:
     best = "Nothing was compiled."
     if fact.compiled:
         best = (
-            "Nothing that was compiled fits. over=('remat', 'donate') also varies what"
-            " loops save, and which arguments are donated."
+            "No compiled candidate fits. With over=('remat', 'donate') the search also"
+            " varies the values that loops save, and the donated arguments."
         )
     if fact.best is not None:
-        best = f"Best of {fact.points:,}: {candidate(fact.best)}"
+        best = f"Best of {plural(fact.points, 'candidate')}: {candidate(fact.best)}"
     counts = f"{fact.planned:,} planned, {fact.compiled:,} compiled."
     return f"{best} {counts} {_ENDED[fact.ended]}"
 
 
-PLANNED = "Planned, the fewest bytes first:"
+PLANNED = "Planned candidates, the fewest bytes first:"
 
 
 def planned(point: PlannedPoint) -> str:
@@ -52,7 +52,7 @@ def planned(point: PlannedPoint) -> str:
     estimate = point.estimate
     words = (
         f"{edits_in_words(point.edits)}: {bytes_text(estimate.held)} of arguments and results,"
-        f" {bytes_text(estimate.values)} of all values as if none were freed, at least"
+        f" {bytes_text(estimate.values)} for all values if none were freed, at least"
         f" {seconds_text(estimate.seconds)}"
     )
     if point.needed is not None:

@@ -108,7 +108,7 @@ def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]
         return lead, _without_rules(request)
     decision = resolution.decisions[dim]
     if is_unconstrained(decision.logical):
-        return lead, "Its name says so."
+        return lead, "Its logical name is P.UNCONSTRAINED."
     winner = decision.deciding
     if winner is None:
         return lead, _undecided(decision, resolution)
@@ -135,9 +135,11 @@ def _lead(request: Request, dim: int, name: str) -> str:
 
 
 def _own_spec(request: Request, by_path: bool) -> str:
-    words = "The array's own PartitionSpec says so, and it wins over the rules."
+    words = "The array's own PartitionSpec decides this, and overrides the rules."
     if by_path:
-        words = "The audit's table of paths says so: its patterns match whole arrays."
+        words = (
+            "The audit's table of paths decides this: its patterns match whole arrays."
+        )
     return words + clause(" {}", request.problem)
 
 
@@ -147,8 +149,8 @@ def _without_rules(request: Request) -> str:
         return request.problem
     if request.array.logical is None:
         return (
-            "Rules are for names, and its dimensions have none. Name them in the view"
-            " Layout."
+            "Rules are for names, and the array's dimensions have none. Name them in the"
+            " Layout view."
         )
     return f"There are no rules. {HOW_TO_WRITE}"
 
@@ -159,7 +161,7 @@ def _undecided(decision: Decision, resolution: Resolution) -> str:
     if name is None:
         return "It has no logical name, and rules are for names."
     if decision.passed_through:
-        words = f"No rule names {name}, so {resolution.dialect.library} takes it for a mesh axis"
+        words = f"No rule names {name}, so {resolution.dialect.library} takes {name} for a mesh axis"
         if resolution.mesh is not None and name not in resolution.mesh.shape:
             return f"{words}, which the mesh does not have."
         return f"{words}."
@@ -212,10 +214,10 @@ def _missing(fact: MissingAxis) -> str:
 
 def _twice(fact: AxisTwice | AxisShared, resolution: Resolution) -> str:
     if isinstance(fact, AxisTwice):
-        return "names an axis twice, and it can split an array once"
+        return "names an axis twice, which can split only one dimension"
     causes = []
     for axis, dim, _ in fact.taken:
-        causes.append(f"{title(resolution.names, dim)} has {shown(axis)}, too")
+        causes.append(f"{title(resolution.names, dim)} also uses {shown(axis)}")
     return joined(causes)
 
 
@@ -253,7 +255,9 @@ def verdict(fact: Verdict, resolution: Resolution) -> str:
         case DecidedBefore(by_rule=by):
             return f"too late: rule {by + 1} decided"
         case Overridden(by_rule=by, library=library):
-            return f"replaced by rule {by + 1}: in {library} the last one counts"
+            return (
+                f"replaced by rule {by + 1}: in {library} the last rule for a name wins"
+            )
         case Taken(taken=taken):
             return f"axis in use: {_holders(taken, resolution)}"
         case SizeOne():
@@ -273,26 +277,24 @@ def misfit(fact: Misfit) -> str:
     """Formats the remainder of a division, and the nearest sizes that divide.
 
     >>> misfit(Misfit(34, ("tensor",), 4))
-    '34 = 4 × 8 + 2; 32 and 36 would'
+    '34 = 4 × 8 + 2; 32 and 36 would fit'
     """
     fits = joined(f"{size:,}" for size in fact.sizes)
     count = fact.size // fact.parts
-    return (
-        f"{fact.size:,} = {fact.parts:,} × {count:,} + {fact.remainder:,}; {fits} would"
-    )
+    return f"{fact.size:,} = {fact.parts:,} × {count:,} + {fact.remainder:,}; {fits} would fit"
 
 
 #: Shown next to each rule, if the array's own spec overrides the rules.
 OVERRULED = "not asked: the array's own PartitionSpec wins"
 #: Shown above the rules, if the array's own spec overrides the rules.
-OWN_SPEC = "its own PartitionSpec: wins over every rule"
+OWN_SPEC = "its own PartitionSpec: overrides every rule"
 BY_PATH = "from the audit's table of paths"
 
 
 def idle(fact: Idle) -> str:
     """Formats a short note on a rule that decides nothing."""
     if isinstance(fact, NoSuchName):
-        return f"matches no array here{clause('; {} is near', fact.near)}"
+        return f"matches no array here{clause('; the nearest name is {}', fact.near)}"
     return "decides nothing here"
 
 
@@ -302,7 +304,7 @@ HOW_TO_WRITE = (
     "Write one: “batch -> data” splits every dimension called batch over the mesh axis"
     " data."
 )
-NO_ARRAYS = "There are no arrays. Add one in the view Layout."
+NO_ARRAYS = "There are no arrays. Add one in the Layout view."
 SCALAR = "It is a scalar and has no dimension to split."
 CHOOSE = "Choose a dimension to see which rule decided it."
 
@@ -314,13 +316,13 @@ def applied(remedy: Remedy, name: str, memory: str) -> str:
 
 #: Explains why an array with its own spec has no remedies.
 SPEC_NOT_EDITED = (
-    "No rule changes that. Edit its PartitionSpec in the view Layout; without one, the"
-    " rules decide."
+    "Rules cannot change that. Edit the array's PartitionSpec in the Layout view, or remove"
+    " it to let the rules decide."
 )
 #: Explains why a leaf whose spec comes from a path table has no remedies.
 PATHS_NOT_EDITABLE = (
-    "The Explorer cannot edit a table of paths. What to change in it is what"
-    " sv.remedies(audit.rows[{}], 'split {}') finds."
+    "The Explorer cannot edit a table of paths."
+    " sv.remedies(audit.rows[{}], 'split {}') finds edits of the table."
 )
 
 

@@ -18,22 +18,24 @@ def fit(fact: Fit) -> str:
     if fact.code == "not now":
         compared[1] = fact.free or 0
     size, limit = told_apart(compared)
-    needed = f"{size} per device"
     note = uncounted(fact.uncounted)
     # Activations need memory in addition to the arrays.
     if fact.arrays_only:
         note += ", before activations"
+    needed = f"{size} per device{note}"
+    # A note has commas of its own.
+    mark = ";" if note else ","
     if fact.code == "too large":
-        owner = fact.device or "each"
+        owner = fact.device or "a device"
         has = limit
         if fact.reserved:
             whole = bytes_text((fact.capacity or 0) + fact.reserved)
             has = f"{whole}, {limit} of it usable"
-        return f"Does not fit: {needed}, {owner} has {has}{note}."
+        return f"Does not fit: {needed}{mark} {owner} has {has}."
     if fact.code == "not now":
-        return f"Does not fit now: {needed}, {limit} is free{note}."
+        return f"Does not fit now: {needed}{mark} {limit} is free."
     if fact.capacity is None:
-        return f"{needed}{note}; the capacity of a device is not known."
+        return f"{needed}; the memory of a device is not known."
     # If some arrays are not counted, don't claim that all of them fit.
     head = "Fits:"
     if fact.uncounted:

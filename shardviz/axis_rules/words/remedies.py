@@ -59,7 +59,7 @@ def wish(fact: Wish) -> str:
         case SpecWish(spec=spec):
             return f"split {title} as {spec}"
         case BytesWish(limit=limit):
-            return f"have at most {bytes_text(limit)} of {title} per device"
+            return f"keep {title} to at most {bytes_text(limit)} per device"
         case SplitWish(dim=int(dim)):
             return f"split dimension {dim} of {title}"
         case UnsplitWish(dim=int(dim)):
@@ -80,7 +80,7 @@ def action(fact: Action) -> str:
         case KeepParameterNames(names=names, path=path):
             # Flax's wrappers hold the names; some optimizers keep the wrappers.
             return (
-                "Make the optimizer's state from parameters that have their names"
+                "Create the optimizer state from parameters that still have their names"
                 f" ({joined(map(shown, names))} for {path}), not from bare arrays"
             )
         case NameDimension():
@@ -112,10 +112,10 @@ def _name_dimension(fact: NameDimension) -> str:
     if layers.in_layers is not None:
         array = "array {} in {}".format(*layers.in_layers)
         alike -= len(layers.items) - 1
-    array += clause(" and {:,} like it", alike)
+    array += clause(" (and of {:,} like it)", alike)
     if fact.old is None:
         return f"Name dimension {fact.dim} of {array} {shown(fact.new)}"
-    return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"
+    return f"Rename dimension {shown(fact.old)} of {array} to {shown(fact.new)}"
 
 
 def _retarget(fact: RetargetLine) -> str:
@@ -212,20 +212,20 @@ def no_remedy(fact: NoRemedy) -> str:
             takes = ""
             if size is not None:
                 takes = f" and takes {bytes_text(size)} per device"
-            return f"Nothing to change: {title} is split as {spec}{takes}."
+            return f"Nothing to change: {title} is already split as {spec}{takes}."
         case OwnSpec(spec=spec):
             return (
-                f"{title} has a PartitionSpec of its own, {spec}, which no rule changes."
-                " Change that."
+                f"{title} has its own PartitionSpec, {spec}, which overrides all rules."
+                " Change that spec."
             )
         case NoLayout(error=error):
             return f"No rule table can {wish(fact.wish)}. {error}"
         case NoNames(error=error):
-            error = error or "It has no logical names that rules are for."
+            error = error or "Rules are for logical names, and it has none."
             return f"No rule splits {title}. {error}"
         case BytesUnknown():
             return (
-                f"How many bytes {title} takes is not known: its shape or the mesh is"
+                f"The size of {title} per device is unknown: its shape or the mesh is"
                 " missing."
             )
         case NoAxes():
@@ -235,13 +235,14 @@ def no_remedy(fact: NoRemedy) -> str:
             )
         case TooSmall(bytes=size):
             return (
-                f"No rule table can do that: split as far as its sizes allow, {title} still"
-                f" takes {bytes_text(size)} per device."
+                f"No rule table can do that: even if {title} is split as far as its sizes"
+                f" allow, it takes {bytes_text(size)} per device."
             )
         case BreaksOthers(action=broken_by, path=path, error=error):
             return (
-                f"No edit that was tried can {wish(fact.wish)} and leave all other arrays"
-                f" as good: {decapitalised(action(broken_by))} breaks {path}: {error}"
+                f"No edit that was tried can {wish(fact.wish)} without breaking another"
+                f" array. For example, “{decapitalised(action(broken_by))}” breaks {path}:"
+                f" {error}"
             )
         case NoEdit():
             return f"No edit that was tried can {wish(fact.wish)}."

@@ -41,8 +41,8 @@ def idle(fact: Idle) -> str:
     match fact:
         case OwnSpecs(rule=PathRule()):
             return (
-                "decides nothing: each array that it matches is split otherwise by a"
-                " PartitionSpec of its own"
+                "decides nothing: each array that it matches has its own PartitionSpec,"
+                " which splits it differently"
             )
         case ShadowedPattern(by=by):
             patterns = by_count(len(by), "pattern", "patterns")
@@ -50,10 +50,11 @@ def idle(fact: Idle) -> str:
             deciding = f"{patterns} {ids_text([i + 1 for i in by])}"
             # In Keras, if several patterns match, none of them decides.
             if not by:
-                deciding, verb = "others", "match"
-            return f"is shadowed: {deciding} {verb} each path that it matches, too"
+                deciding, verb = "other patterns", "also match"
+            return f"is shadowed: {deciding} {verb} every path that it matches"
         case NoSuchPath(near=near):
-            return f"matches no path{clause('; {} is near', near and shown(near))}"
+            hint = clause("; the nearest path is {}", near and shown(near))
+            return f"matches no path{hint}"
     return f"never fires: {_idle_rule(fact)}"
 
 
@@ -64,17 +65,18 @@ def _idle_rule(fact: Idle) -> str:
         case LosesAxes(verdict=verdict):
             return holders(verdict.taken)
         case NoSuchName(near=near):
-            hint = clause("; an array has {}", near and shown(near))
+            hint = clause("; the nearest name is {}", near and shown(near))
             return f"no array has a dimension {name}{hint}"
         case OwnSpecs():
             return (
-                f"each array with {name} is split otherwise by a PartitionSpec of its own,"
-                " or has names that cannot be resolved"
+                f"each array with {name} has its own PartitionSpec, which splits it"
+                " differently, or names that cannot be resolved"
             )
         case RuledBefore(by=by):
             rules = by_count(len(by), "rule", "rules")
             verb = by_count(len(by), "decides", "decide")
-            return f"{rules} {listed([i + 1 for i in by])} {verb} every {name} first"
+            numbers = listed([i + 1 for i in by])
+            return f"{rules} {numbers} {verb} every dimension {name} first"
     raise TypeError(type(fact))
 
 
@@ -97,7 +99,8 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
         else:
             lines.append(f"  {noun} {use.index + 1} ({use.rule}) {use.never}.")
     if names:
-        head += f"; {len(names):,} of them for names that no array has"
+        verb = by_count(len(names), "is", "are")
+        head += f"; {len(names):,} of them {verb} for names that no array has"
         head += f" ({joined(dict.fromkeys(names), limit=SHOWN)})"
     if not lines:
         return f"{head}."
@@ -178,7 +181,7 @@ def _decided(row: Request, dim: int | None) -> str:
             words = clause(" and drops {} of size 1", listed(dropped))
             return f"takes rule {winner + 1} ({rule}){words}"
         if axes:
-            return "has no rule for its name and takes that for a mesh axis"
+            return "has no rule for the name and takes the name for a mesh axis"
         return "finds no rule that applies"
     if row.spec_wins:
         return "keeps the array's own spec"
@@ -196,14 +199,14 @@ def beside_table(value: AuditDiff) -> str:
         return ""
     alike: dict[str, list[str]] = {}
     for row in value.rows:
-        words = f"{row.second}, and the table {_decided(row.rows[0], None)}"
+        words = f"{row.second}, but the table {_decided(row.rows[0], None)}"
         if row.rows[0].resolution is not None:
-            words = f"{row.second}, and the table says {row.first}"
+            words = f"{row.second}, but the table gives {row.first}"
         alike.setdefault(words, []).append(row.path)
     lines = [f"  {few(paths)}: {words}." for words, paths in alike.items()]
     count = plural(len(value.rows), "array")
     verb = by_count(len(value.rows), "is", "are")
-    return first_lines(f"{count} {verb} split otherwise than the table says:", lines)
+    return first_lines(f"{count} {verb} not split as in the table:", lines)
 
 
 def audit_diff(value: AuditDiff) -> str:
@@ -221,7 +224,7 @@ def audit_diff(value: AuditDiff) -> str:
     for words, paths in groups.items():
         lines.append(f"{joined(paths, limit=SHOWN)}: {words}")
     if value.missing:
-        lines.append(f"Only in one of them: {joined(value.missing, limit=SHOWN)}.")
+        lines.append(f"Only in one of the two: {joined(value.missing, limit=SHOWN)}.")
     return "\n".join(lines)
 
 

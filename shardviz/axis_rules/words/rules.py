@@ -94,11 +94,14 @@ def verdict_reason(fact: Verdict) -> str:
             words = f"the mesh ({mesh}) has no axis {listed(absent, 'or')}.{hint}"
             return f"decides, but {words}"
         case AxisShared(taken=taken):
-            causes = joined(f"dimension {d} has {shown(a)}, too" for a, d, _ in taken)
+            causes = joined(f"dimension {d} also uses {shown(a)}" for a, d, _ in taken)
             return f"decides, but {causes}."
         case AxisTwice(axes=axes):
             twice = next(a for i, a in enumerate(axes) if a in axes[:i])
-            return f"decides, but names {shown(twice)} twice; a mesh axis can split an array once."
+            return (
+                f"decides, but names {shown(twice)} twice; a mesh axis can split only one"
+                " dimension of an array."
+            )
         case Taken():
             return _taken(fact)
         case OtherName(line=Rule(logical=rule_name), name=name):
@@ -109,25 +112,25 @@ def verdict_reason(fact: Verdict) -> str:
         case Overridden(by_rule=by):
             return (
                 f"is replaced by rule {by + 1}: this dialect reads the table as a dict,"
-                " where the last repeat wins."
+                " in which the last rule for a name wins."
             )
         case Shadowed(by_rule=by, by_key=True, library=library):
             return (
-                f"matches, too, and pattern {by + 1} is the path itself, which {library}"
+                f"also matches, but pattern {by + 1} is the path itself, which {library}"
                 " takes first."
             )
         case Shadowed(by_rule=by):
-            return f"matches, too, and comes after pattern {by + 1}, which decides."
+            return f"also matches, but comes after pattern {by + 1}, which decides."
         case SeveralMatch(several=several, library=library):
             numbers = listed([n + 1 for n in several])
-            return f"matches, as do others (patterns {numbers} in all); {library} allows one."
+            return f"matches, but patterns {numbers} all match, and {library} allows only one."
         case NoMatch(wider="", lacks=lacks):
             words = clause(": the path has no {}", listed(lacks, "or", 3))
             return f"does not match{words}."
         case NoMatch(wider=wider, library=library):
             return (
-                "does not match: it is only in a part of the path, which did in older"
-                f" versions of {library}; {shown(wider)} matches all of it."
+                "does not match: it matches only a part of the path, which was enough in"
+                f" older versions of {library}; {shown(wider)} matches the whole path."
             )
         case Invalid(error=error):
             return f"cannot be matched. {error}"
@@ -142,9 +145,11 @@ def _applied(fact: Applied) -> str:
     parts = math.prod(fact.mesh.shape[axis] for axis in fact.axes)
     unsplitting = [axis for axis in fact.axes if fact.mesh.shape[axis] == 1]
     large = [axis for axis in fact.axes if axis not in unsplitting]
-    dropped = clause(" {} of size 1 splits nothing.", listed(unsplitting))
+    verb = by_count(len(unsplitting), "splits", "split")
+    dropped = clause(f" {{}} of size 1 {verb} nothing.", listed(unsplitting))
     if fact.drops_size_one:
-        dropped = clause(" {} of size 1 is dropped.", listed(unsplitting))
+        verb = by_count(len(unsplitting), "is", "are")
+        dropped = clause(f" {{}} of size 1 {verb} dropped.", listed(unsplitting))
     if not large:
         return f"decides, and nothing is split:{dropped}"
     return f"splits {parts:,} ways over {listed(large)}.{dropped}"
@@ -194,12 +199,12 @@ def decision(fact: Decision) -> str:
     head = f"{head} “{name}”"
     if fact.passed_through:
         return (
-            f"{head} → {name}: no rule is for it, so {fact.dialect.name} takes the name for a"
+            f"{head} → {name}: no rule names it, so {fact.dialect.name} takes the name for a"
             " mesh axis."
         )
     if fact.unknown:
         hint = clause(" Did you mean “{}”?", fact.near)
-        return f"{head} is not split: no rule knows “{name}”.{hint}"
+        return f"{head} is not split: no rule names “{name}”.{hint}"
     # Earlier rules for this name, whose axes were already in use.
     before = [str(lost) for lost in fact.verdicts if isinstance(lost, Taken)]
     winner = fact.deciding
@@ -223,19 +228,19 @@ def problem(fact: Problem) -> str:
             return f"Dimension {dim}: {winner}"
         case AxisNameProblem(decision=Decision(dimension=dim, logical=name) as decided):
             return (
-                f"Dimension {dim}: no rule is for {shown(name)}, and {decided.dialect.name}"
-                " takes it for a mesh axis, which the mesh lacks."
+                f"Dimension {dim}: no rule names {shown(name)}, so {decided.dialect.name}"
+                " takes the name for a mesh axis, which the mesh lacks."
             )
         case NoMatchProblem(library=library):
             return (
-                f"No pattern matches the path, where {library} raises an error. Add a"
+                f"No pattern matches the path, and {library} then raises an error. Add a"
                 " pattern; ('.*', ()) at the end leaves all other arrays unsplit."
             )
         case SeveralMatchProblem(patterns=patterns, library=library):
             return (
                 f"{len(patterns)} patterns match the path, {listed(patterns, limit=4)},"
-                f" and {library} allows one. Make each path match one pattern, or give the"
-                " path itself as a key, which wins."
+                f" and {library} allows only one. Make each path match one pattern, or give"
+                " the path itself as a key, which wins."
             )
         case SpecProblem(error=error) | UnreadableProblem(error=error):
             return error

@@ -38,8 +38,8 @@ SHOWN = 5
 LEAST_SHARE = 0.01
 GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
 ADD_NAMES = (
-    "Name their dimensions where they are made, in flax by"
-    " nn.with_logical_partitioning(init, names) or nnx's out_sharding=names."
+    "Name the dimensions where the array is created: in flax with"
+    " nn.with_logical_partitioning(init, names), or with nnx's out_sharding=names."
 )
 # The order in which kinds of differences are listed.
 _RANK = ("lost", "unknown", "otherwise", "few names", "dtype")
@@ -132,21 +132,23 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
 def _how(fact: Difference) -> str:
     """Formats the difference as text that follows the array's name."""
     row, parameter = fact.row, fact.parameter
-    comparison = f"while the parameter is split {parameter.spec}"
+    comparison = f"while the parameter is split as {parameter.spec}"
     if fact.kind == "unknown":
-        return f"is split in a way that nothing says, {comparison}"
+        return f"has an unknown sharding, {comparison}"
     if fact.kind == "dtype":
         return f"is {row.dtype} while the parameter is {parameter.dtype}"
-    how = f"is split {row.spec}"
+    how = f"is split as {row.spec}"
     if row.layout is not None and row.layout.num_blocks == 1:
         how = "is replicated"
     if fact.kind == "few names":
-        return f"is split {row.spec} as is the parameter, unless it stacks layers"
+        return f"is split as {row.spec} like the parameter, unless it stacks layers"
     if fact.kind == "otherwise":
-        how = f"{how} {comparison}: every step moves one of them"
+        how = f"{how} {comparison}: every step must move one of the two"
         return f"{how}. {few_names(row)}" if row.few_names else how
     if row.shape != parameter.shape:
-        how = f"has shape {list(row.shape)} beside {list(parameter.shape)} and {how}"
+        how = (
+            f"has shape {list(row.shape)} instead of {list(parameter.shape)}, and {how}"
+        )
     return f"{how} {comparison}"
 
 
@@ -178,9 +180,9 @@ def _sizes(audit: Audit) -> str:
         size = sum(row.bytes_per_device or 0 for row in layers.items)
         beside[kind] = beside.get(kind, 0) + size
     for kind, size in beside.items():
-        head += f" Beside that, {bytes_text(size)} for each device are in {kind}."
+        head += f" In addition, {bytes_text(size)} for each device are in {kind}."
     if len(audit.rows) > 1 and largest:
-        head += f" Largest there: {joined(largest[:SHOWN])}."
+        head += f" The largest arrays: {joined(largest[:SHOWN])}."
     return head
 
 
@@ -190,12 +192,12 @@ def _unknown(audit: Audit) -> list[str]:
     if audit.unknown:
         no_rule = ""
         if isinstance(audit.rules, Rules) and len(audit.rules):
-            no_rule = "No rule is for them, because they have no logical names. "
-        count, size = _count(audit.unknown, "array"), _size(audit.unknown)
+            no_rule = "Rules do not apply without logical names. "
+        count, size = plural(len(audit.unknown), "array"), _size(audit.unknown)
         names = few(row.path for row in audit.unknown)
         lines.append(
-            f"How {count} split is unknown ({names}; {size} in all), and no bytes are"
-            f" counted for that. {no_rule}{GIVE}"
+            f"The sharding of {count} is unknown ({names}; {size} in all), so the bytes"
+            f" above leave {by_count(len(audit.unknown), 'it', 'them')} out. {no_rule}{GIVE}"
         )
     off_mesh, ids = [], set()
     for row in audit.largest:
@@ -215,15 +217,15 @@ def _unknown(audit: Audit) -> list[str]:
         count = _count(audit.unplaced, "live array")
         names = few(audit.unplaced)
         lines.append(
-            f"{count} not on all devices of the mesh now, and counted as the table would"
-            f" split them: {names}."
+            f"{count} not on all devices of the mesh now. The bytes above assume the split"
+            f" that the table gives: {names}."
         )
     if audit.elsewhere:
-        count = _count(
-            audit.elsewhere, "array of another mesh", "arrays of another mesh"
-        )
+        count = _count(audit.elsewhere, "array")
         names = few(audit.elsewhere)
-        lines.append(f"{count} read here by the names of the axes: {names}.")
+        lines.append(
+            f"{count} on another mesh, whose axes are matched here by name: {names}."
+        )
     return lines
 
 
@@ -247,11 +249,11 @@ def _unmatched(audit: Audit) -> str:
         listing = f"{plural(len(paths), 'array')}, {few(paths)}"
         dialect = audit.dialect
         if isinstance(dialect, PathDialect) and dialect.replicates_unmatched:
-            return f"{dialect.library} replicates what no pattern matches: {listing}."
+            return f"{dialect.library} replicates arrays that no pattern matches: {listing}."
         return f"No pattern matches {listing}: only their own shardings count."
     lines = []
     for name, near, arrays in audit.unmatched:
-        line = f"No rule knows {shown(name)} (in {few(arrays)})."
+        line = f"No rule names {shown(name)} (in {few(arrays)})."
         if near:
             line += f" Did you mean {shown(near)}?"
         lines.append(line)
@@ -262,7 +264,7 @@ def _optimizer(audit: Audit) -> str:
     lines = [f"  {line}." for line in difference_lines(audit.differences)]
     if not lines:
         return ""
-    return first_lines("The optimizer beside its parameters:", lines)
+    return first_lines("Optimizer arrays that differ from their parameters:", lines)
 
 
 def few_names(row: Request) -> str:
@@ -270,9 +272,9 @@ def few_names(row: Request) -> str:
     names = [name for name in row.names or () if name is not None]
     count, rank = plural(len(names), "name"), row.array.rank
     return (
-        f"It has {count} for {rank} dimensions, and flax reads them from the first on."
-        " For layers that nnx.vmap or nnx.scan stacks, give it"
-        " transform_metadata={nnx.PARTITION_NAME: None}, which names the new dimension"
+        f"The array has {count} for {rank} dimensions, and flax assigns names from the first"
+        " dimension on. If nnx.vmap or nnx.scan stacks layers, pass"
+        " transform_metadata={nnx.PARTITION_NAME: None} to name the new dimension"
     )
 
 
@@ -280,7 +282,8 @@ def _few_names(audit: Audit) -> str:
     lines = {}
     for row in audit.few_names:
         sentence = (
-            f"Live, a stack of layers has its last dimensions split, not as {row.spec}."
+            f"The live array of a stack of layers has its last dimensions split instead of"
+            f" {row.spec}."
         )
         lines.setdefault(f"{few_names(row)}. {sentence}", []).append(row.path)
     return "\n".join(f"{few(paths)}: {words}" for words, paths in lines.items())
@@ -300,7 +303,7 @@ def axis_copies(fact: AxisCopies) -> str:
     size = bytes_text(fact.bytes_per_device)
     names = joined(costs, limit=SHOWN)
     return (
-        f"{fact.axis} splits nothing of {names}: {fact.copies} copies, which cost each"
+        f"{fact.axis} does not split {names}: {fact.copies} copies, which cost each"
         f" device {size}"
     )
 
@@ -384,7 +387,7 @@ def _why(row: Request) -> str:
     if row.spec is None and row.layout is not None:
         return f"{row.path} is a live array and not split over the mesh."
     if row.spec is None:
-        return f"{row.path}: nothing says how it is split. {GIVE}"
+        return f"The sharding of {row.path} is unknown. {GIVE}"
     if row.lacks_names:
         return (
             f"{row.path} is replicated: it has no logical names, so no rule splits it."
@@ -397,7 +400,7 @@ def _why(row: Request) -> str:
         return f"{row.path} is {how} by the table."
     if row.table_spec is None or row.follows_table:
         return f"{row.path} is {how} by its own sharding."
-    return f"{row.path} is {how} by its own sharding; the table says {row.table_spec}."
+    return f"{row.path} is {how} by its own sharding; the table gives {row.table_spec}."
 
 
 def _takes(row: Request, layout: Layout) -> str:

@@ -44,11 +44,11 @@ VERBS = {
 }
 #: Effect of a collective -> clause, if the collective is a step of one operation.
 STEPS_WITHIN = {
-    Effect.SUM: "parts of it are sent",
-    Effect.GATHER: "what each device made of it is gathered",
-    Effect.EXCHANGE: "its shards are exchanged",
+    Effect.SUM: "parts are sent",
+    Effect.GATHER: "each device's part of the result is gathered",
+    Effect.EXCHANGE: "shards are exchanged",
     Effect.SEND: "shards are sent to other devices",
-    Effect.COPY: "parts of it are sent",
+    Effect.COPY: "parts are sent",
 }
 
 
@@ -63,7 +63,7 @@ def value_name(value: ValueName) -> str:
     if value.code == "slice":
         return f"a slice of argument {value.name}"
     if value.code == "carried":
-        return f"what the loop{_at(value)} carries"
+        return f"the carry of the loop{_at(value)}"
     if value.code == "unknown":
         return "unknown"
     return value.name + clause(" ({})", value.source)
@@ -116,17 +116,18 @@ def gradient(argument: str, line: str, over: str, kind: str) -> str:
 def of_a_gradient(operation: str) -> str:
     """A sentence for a collective of a backward pass whose array is unknown.
 
-    >>> of_a_gradient("psum (mlp.py:3)")[:52]
-    'It belongs to a gradient: psum (mlp.py:3). It is the'
+    >>> of_a_gradient("psum (mlp.py:3)")[:53]
+    'This collective belongs to a gradient: psum (mlp.py:3'
     """
     return (
-        f"It belongs to a gradient: {operation}. It is the gradient of a collective or of a"
-        " value that several devices share, or a custom_vjp of the program has it."
+        f"This collective belongs to a gradient: {operation}. It comes from the gradient of"
+        " another collective or of a value that several devices share, or from a custom_vjp"
+        " of the program."
     )
 
 
 def _written(fact: Written) -> str:
-    return f"It is written in the program: {_operation(fact)}."
+    return f"The program itself calls this collective: {_operation(fact)}."
 
 
 def _added_by_grad(fact: AddedByGrad) -> str:
@@ -150,14 +151,14 @@ def _operation(fact: Cause) -> str:
 def _unknown(fact: Cause) -> str:
     # There is a cause, but the module does not record it.
     verb = VERBS[KINDS[fact.kind].effect]
-    return f"Its operand is unknown: the compiler does not say what it {verb}."
+    return f"The compiler does not name the value that this collective {verb}."
 
 
 def _from_one(fact: FromOneDevice) -> str:
     return (
-        f"{_asks(fact.wanted_by)} what one device along"
-        f" {_axes(fact, 'all its devices')} holds of {fact.operand}: a sum with zeros from"
-        " the others brings it to all."
+        f"{_asks(fact.wanted_by)} the part of {fact.operand} that one device along"
+        f" {_axes(fact, 'all its devices')} holds. The other devices contribute zeros, so a"
+        " sum brings this part to all."
     )
 
 
@@ -179,12 +180,12 @@ def _behind(fact: Moved, how: str, moves: str) -> str:
 
     Args:
         fact: the cause.
-        how: how the value must be split, such as `split otherwise`.
+        how: how the value must be split, such as `split differently`.
         moves: XLA's action, such as `gathers it`.
     """
     asker, reads = fact.wanted_by, fact.through
     if fact.beside is not None:
-        return f"{reads} combines it with {fact.beside}, which is split otherwise"
+        return f"{reads} combines it with {fact.beside}, which is split differently"
     before = f": XLA {moves} before {reads}{clause(', as {}', fact.dtype)}"
     if asker is None:
         return f"the result, which is computed from it, is {how}{before}"
@@ -222,8 +223,8 @@ def _completed(fact: Reduced, does: str) -> str:
     loop = ""
     if fact.vmapped_loop:
         loop = (
-            " Under vmap a loop goes on until all are done, so every step asks all"
-            " devices; under jax.shard_map each device ends its own loop."
+            " Under vmap, a loop runs until all rows are done, so the devices communicate in"
+            " every iteration; under jax.shard_map, each device ends its own loop."
         )
     over = _axes(fact, "all its devices")
     part = "each device has a part of the result"
@@ -237,7 +238,7 @@ def _verb(fact: Summed) -> str:
 def _within(fact: WithinOperation) -> str:
     over = _axes(fact, "all its devices")
     step = STEPS_WITHIN[KINDS[fact.kind].effect]
-    return f"It is a step within {fact.operation}: {step} over {over}."
+    return f"This collective is a step within {fact.operation}: {step} over {over}."
 
 
 def _gathered(fact: Gathered) -> str:
@@ -256,7 +257,7 @@ def _unsplittable(fact: Unsplittable) -> str:
 
 def _resplit(fact: Resplit) -> str:
     if fact.through is not None:
-        behind = _behind(fact, "split otherwise", "exchanges its shards")
+        behind = _behind(fact, "split differently", "exchanges its shards")
         return f"{_split(fact)}, and {behind}."
     asks = _asks(fact.wanted_by, "the")
     return f"{_split(fact)}, and {asks} it split along another dimension."
@@ -264,7 +265,7 @@ def _resplit(fact: Resplit) -> str:
 
 def _sent(fact: Sent) -> str:
     if fact.through is not None:
-        behind = _behind(fact, "split otherwise", "sends its shards")
+        behind = _behind(fact, "split differently", "sends its shards")
         return f"{_split(fact)}, and {behind}."
     over = _axes(fact, "devices")
     return (
@@ -294,8 +295,8 @@ def _moved_before(before: str) -> str:
 
 def _rematerialised(fact: Rematerialised) -> str:
     return (
-        "The partitioner knew no way in small steps from one sharding to the other:"
-        f" every device makes all of {fact.full} to keep {fact.part} of it."
+        "XLA's partitioner found no small steps from one sharding to the other, so every"
+        f" device makes all of {fact.full} and keeps {fact.part} of it."
         f" The array is {fact.operand}."
     )
 

@@ -31,13 +31,13 @@ def wrong_rank(fact: WrongRank) -> str:
 
     >>> from shardviz.base.partition_spec import Spec
     >>> wrong_rank(WrongRank(Spec.parse("x, y"), 1))
-    "The spec P('x', 'y') has 2 entries and the array has 1 dimension. Take away 'y'."
+    "The spec P('x', 'y') has 2 entries, but the array has 1 dimension. Remove 'y'."
     """
     # The last entries are most likely the surplus ones.
     extra = joined(fact.spec.entry_strings[fact.rank :])
     return (
-        f"The spec {fact.spec} has {plural(fact.spec.rank, 'entry', 'entries')} and the"
-        f" array has {plural(fact.rank, 'dimension')}. Take away {extra}."
+        f"The spec {fact.spec} has {plural(fact.spec.rank, 'entry', 'entries')}, but the"
+        f" array has {plural(fact.rank, 'dimension')}. Remove {extra}."
     )
 
 
@@ -47,30 +47,30 @@ def mesh_context(value: MeshContext) -> str:
     if len(value.legacy) > 1:
         hidden = "; ".join(str(m) for m in value.legacy[:-1])
         lines.append(
-            f"It was entered inside {hidden}, which nothing sees until it is left."
+            f"It was entered inside {hidden}, which no API uses until the inner one ends."
         )
     if value.legacy and value.in_force == "with mesh":
         lines.append(
-            "Only with_sharding_constraint looks there. flax's with_logical_constraint"
-            " does not, and then does nothing at all, silently; jit, device_put and"
-            " shard_map refuse a bare PartitionSpec. Use jax.set_mesh(mesh) instead."
+            "Only with_sharding_constraint uses this mesh. flax's with_logical_constraint"
+            " does not use it, and silently does nothing; jit, device_put and shard_map"
+            " refuse a bare PartitionSpec. Use jax.set_mesh(mesh) instead."
         )
     elif value.legacy:
         lines.append(
-            f"The mesh of `with mesh:` ({value.entered}) is seen by nothing: what"
-            " jax.set_mesh or use_abstract_mesh has set goes before it."
+            f"No API uses the mesh of `with mesh:` ({value.entered}), because the mesh of"
+            " jax.set_mesh or use_abstract_mesh takes precedence."
         )
     elif value.mesh is not None:
         blind = [api for api, mesh in value.table().items() if mesh is None]
         if blind:
-            lines.append(f"There are no devices in it for {', '.join(blind)}.")
+            lines.append(f"It gives no mesh to {', '.join(blind)}.")
     if value.rules:
         count = plural(len(value.rules), "rule")
         lines.append(f"nn.logical_axis_rules has {count} in force.")
     if not value.readable:
         lines.append(
-            "This jax does not say which meshes `with mesh:` has entered, so none is"
-            " shown."
+            "This version of jax does not report which meshes `with mesh:` has entered, so"
+            " none is shown."
         )
     return "\n".join(lines)
 
@@ -85,11 +85,11 @@ def _in_force(value: MeshContext) -> str:
             f"{an} abstract mesh is in force, {value.abstract}, with no devices."
         ),
         "with mesh": f"`with mesh:` put {value.mesh} in force.",
-        "none": f"{no} mesh is in force: every PartitionSpec needs a mesh beside it.",
+        "none": f"{no} mesh is in force, so give a mesh with every PartitionSpec.",
     }[value.in_force]
     words = where + words
     if value.overlaid:
-        words += f" Over it lies an abstract mesh: {value.abstract or 'an empty one'}."
+        words += f" An abstract mesh overrides it: {value.abstract or 'an empty one'}."
     return words
 
 

@@ -25,7 +25,7 @@ _LOST_WITHOUT_OPERATIONS = (
         ),
     ),
     (
-        "sv.changes proposes no sums after a loop, and less is known of what jax refuses.",
+        "sv.changes proposes no sums after a loop, and fewer refused operations are found.",
         ("scan", "shard_map", "pvary", "dot_general"),
     ),
     (
@@ -91,13 +91,13 @@ LOSSES: Mapping[str, str] = {
     "jax._src.xla_bridge.backends_are_initialized": (
         "The number of simulated devices is not chosen before jax starts."
     ),
-    "jax._src.mesh.get_concrete_mesh": "Of jax.set_mesh only the axes are known.",
+    "jax._src.mesh.get_concrete_mesh": "Of the mesh of jax.set_mesh, only axes are known.",
     "jax._src.mesh.thread_resources": "Meshes of `with mesh:` are not shown.",
     "jax._src.core.trace_state_clean": (
-        "sv.watch counts calls by jax.jit and jax.grad with the others."
+        "sv.watch also counts calls that jax.jit and jax.grad make during tracing."
     ),
     "jax._src.config.trace_context": (
-        "sv.watch does not name the settings because of which a call compiled again."
+        "sv.watch does not name the settings that made a call compile again."
     ),
     "jax._src.config.explain_cache_misses": (
         "`with sv.watch():` lists compiles without jax's reasons."
@@ -105,19 +105,19 @@ LOSSES: Mapping[str, str] = {
     "jax._src.array.ArrayImpl": "Calls of a function under sv.watch take longer.",
     "jax.jit._cache_size": "sv.watch may count a call in the row of another signature.",
     "jax._src.config.traceback_filtering": (
-        "Of what jax refuses on Explicit axes, only its own message is shown."
+        "For operations that jax refuses on Explicit axes, only jax's message is shown."
     ),
-    "jax._src.source_info_util": "What jax accepts instead of an operation has no line.",
-    "jax._src.effects": "What is ordered is known by name only.",
+    "jax._src.source_info_util": "Operations after a refused one have no source lines.",
+    "jax._src.effects": "Ordered effects are recognised by their names only.",
     "jax._src.dispatch.runtime_tokens": (
-        "With jax 0.10 and 0.11 the error of a callback comes back at the end."
+        "With jax 0.10 and 0.11, the error of a callback is raised again at exit."
     ),
     "jax.jit._jit_info": "Give in_specs, out_specs and donate to sv.program.",
     "jax._src.pmap": "Give in_specs, out_specs and donate to sv.program.",
     "jax._src.shard_map._shard_map": (
         "A plan binds a shard_map without a mesh to the mesh of the program."
     ),
-    "jax.extend.core.JaxprEqn.params": "Of what jax refuses, only the first is shown.",
+    "jax.extend.core.JaxprEqn.params": "Only the first operation that jax refuses is shown.",
     "jax._src.pjit": "Plan.constraints is empty.",
     "jax._src.api.eval_shape": "Plan.constraints may list a call twice.",
     "jax.extend.core.JaxprEqn": "Operations are shown without their lines.",
@@ -126,7 +126,7 @@ LOSSES: Mapping[str, str] = {
     ),
     "jax.stages.Lowered._lowering": "Programs compile and run in this process only.",
     "jax._src.interpreters.mlir": (
-        "The plan of an exported program shows symbols in place of sizes."
+        "The plan of an exported program shows symbols instead of sizes."
     ),
     "jax._src.interpreters.mlir._platform_specific_lowerings": (
         "Plans without a target do not name the operations whose lowering depends on the"
@@ -136,13 +136,13 @@ LOSSES: Mapping[str, str] = {
     "jax.sharding.NamedSharding._to_xla_hlo_sharding": (
         "Plans for large meshes take more time and memory."
     ),
-    "jaxlib.mlir.passmanager": "There are no plans; compile in place of them.",
+    "jaxlib.mlir.passmanager": "There are no plans; compile instead.",
     "messages of jax about meshes": (
         "Functions that name a mesh with another kind of device have no plan, and errors"
-        " without a mesh in context may be shown in place of later ones."
+        " about a missing mesh may hide later ones."
     ),
     "ipykernel.comm.comm.BaseComm._reply_subshell_for": (
-        "After a page is loaded anew the Explorer may not answer."
+        "After a page is reloaded, the Explorer may not answer."
     ),
 }
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-DESCRIPTION = (
-    "How a model or a program is laid out over devices, and whether it stays so."
-)
+DESCRIPTION = "Shows how a model or a program is laid out over devices, and checks expectations of it."
 EPILOG = """\
-WHAT is module:function or file.py:function, a function that is called without arguments and
-returns a program (sv.program(...)), or a state: a tree of a model's parameters, with names,
+WHAT is module:function or file.py:function. The function is called without arguments, and
+returns a program (sv.program(...)) or a state: a tree of a model's parameters, with names,
 shardings or --rules. The current folder is searched first. For compile, WHAT may also be a file
-with HLO or StableHLO, or a folder with XLA's dump.
+of HLO or StableHLO, or a folder with XLA's dump.
 
   shardviz plan train.py:make_step
   shardviz compile train:make_step --target tpu:v5e:4x4
@@ -18,15 +16,15 @@ with HLO or StableHLO, or a folder with XLA's dump.
   shardviz check train:make_step --lock step.lock.json
   shardviz compare step.lock.json train:make_step
 
-Exit codes: 0 as expected, 1 not so, 2 what cannot be read.
+Exit codes: 0 as expected, 1 not as expected, 2 wrong or unreadable input.
 """
 COMMANDS = {
     "plan": "how the compiler shards every value, without compiling",
     "compile": "collectives and memory of a compiled program, or of a file of XLA",
     "audit": "how every array is split, and what each rule does",
     "check": "whether a program or state is as expected",
-    "compare": "what differs between two, or from a lock",
-    "doctor": "which versions are here, and what of jax works with them",
+    "compare": "how two programs, states or locks differ",
+    "doctor": "the installed versions, and which private names of jax work",
 }
 #: The help text of each option and argument.
 OPTIONS = {
@@ -34,23 +32,23 @@ OPTIONS = {
     "before": "WHAT, or the file of a lock",
     "after": "WHAT, or the file of a lock",
     "--target": (
-        "compile for this, simulated CPUs by default; an audit compares its memory"
+        "target of the compile (default: simulated CPUs), or chip whose memory an audit uses"
     ),
     "--specs": "compile nothing: compare specs only",
     "--rules": "a table of axis rules: a file, or the table itself",
     "--mesh": 'the mesh, such as "data=4, model=2"',
-    "--dialect": "who reads the rules: linen, nnx, maxtext, regex, keras",
+    "--dialect": "library that reads the rules: linen, nnx, maxtext, regex, keras",
     "--json": "print JSON instead of text",
-    "--no": 'no such collective: "all-gather over data", "over data"',
+    "--no": 'expect no such collective: "all-gather over data", "over data"',
     "--at-most": (
-        '"1 MiB per step", per collective, per all-gather, per device (memory)'
+        'limit: "1 MiB per step", per collective, per all-gather, per device (memory)'
     ),
-    "--sharded": "at least this share of bytes is split: 0.98 or 98%%",
-    "--fits": "each device has the memory: tpu:v5p:8x8x16",
-    "--lock": "all is as in this file",
-    "--update": "write the --lock file where it differs",
+    "--sharded": "least share of the bytes that must be split: 0.98 or 98%%",
+    "--fits": "hardware whose memory must be enough: tpu:v5p:8x8x16",
+    "--lock": "lock that the program or state must equal",
+    "--update": "write the --lock file if it differs",
     "--stage": (
-        "whose collectives count: XLA's partitioner's (default), or those that run"
+        "collectives to check: those of XLA's partitioner (default), or the compiled ones"
     ),
 }
-LOCK_IS_SAME = "{} is as it was"
+LOCK_IS_SAME = "{} is unchanged"

@@ -74,7 +74,7 @@ def _table(rows: Sequence[Bound], heading: str, limit: int) -> Table:
     if omitted:
         total = sum(row.seconds or 0.0 for row in omitted)
         bars.append(Bar(total, seconds_text(total), (f"{len(omitted):,} shorter",)))
-    heads = ("minimum time", heading, "bound by", "amount", "line")
+    heads = ("least time", heading, "bound by", "amount", "line")
     return Table(heads, tuple(bars))
 
 

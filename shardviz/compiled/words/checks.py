@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardviz.base.display import sentence
-from shardviz.base.format import bytes_text, joined, listed, plural, told_apart
+from shardviz.base.format import (
+    by_count,
+    bytes_text,
+    joined,
+    listed,
+    plural,
+    told_apart,
+)
 from shardviz.compiled.checks import (
     Bounds,
     ChangeNotRun,
@@ -51,8 +58,8 @@ def _in_place(fact: ShardsInPlace) -> str:
 
 def _elsewhere(fact: ShardElsewhere) -> str:
     return (
-        f"Device {fact.device} holds {_bounds(fact.bounds)} as {list(fact.shape)}; the"
-        f" layout puts {_bounds(fact.predicted_bounds)} there,"
+        f"Device {fact.device} holds {_bounds(fact.bounds)}, shape {list(fact.shape)}; the"
+        f" layout puts {_bounds(fact.predicted_bounds)} there, shape"
         f" {list(fact.predicted_shape)}."
     )
 
@@ -68,8 +75,8 @@ def _outside_mesh(fact: ShardOutsideMesh) -> str:
 def _fewer_shards(fact: FewerShards) -> str:
     if fact.as_compiled:
         return (
-            f"On {fact.shards} devices of {fact.devices}, as compiled: jax asked for no"
-            " others."
+            f"Only {fact.shards} devices of {fact.devices} hold it, as compiled: jax asked"
+            " for no others."
         )
     return f"Only {fact.shards} devices of {fact.devices} hold it."
 
@@ -83,15 +90,15 @@ def _partial_results(fact: PartialResults) -> str:
 
 def _spec(fact: SpecCompared) -> str:
     compiled = fact.compiled or "other shard indices"
-    return f"{fact.requested} was requested and the compiler gives {compiled}."
+    return f"{fact.requested} was requested, and the compiler gives {compiled}."
 
 
 def _uneven_blocks(fact: UnevenBlocks) -> str:
-    return f"{fact.requested} was requested and the blocks differ in shape."
+    return f"{fact.requested} was requested, but the blocks differ in shape."
 
 
 def _other_type(fact: OtherType) -> str:
-    return f"{fact.result} here, {fact.reference} on one device."
+    return f"The result is {fact.result} here, and {fact.reference} on one device."
 
 
 def _equal(fact: ValuesEqual) -> str:
@@ -99,7 +106,8 @@ def _equal(fact: ValuesEqual) -> str:
 
 
 def _elements_differ(fact: ElementsDiffer) -> str:
-    differ = f"{plural(fact.count, 'element')} differ from the unsharded function's."
+    verb = by_count(fact.count, "differs", "differ")
+    differ = f"{plural(fact.count, 'element')} {verb} from the unsharded function's."
     return differ + _reason(fact.reason)
 
 
@@ -110,13 +118,17 @@ def _apart(fact: ValuesApart) -> str:
     text = (
         f"Largest difference from the unsharded function: {fact.worst:.2g}, which is"
         f" {relative:.2g} of the largest value {fact.scale:.3g}; allowed is"
-        f" {fact.allowed:g} of it."
+        f" {fact.allowed:g} of that value."
     )
     # `worst` covers only finite elements, so we count the other elements separately.
     if fact.unlike:
-        text += f" {plural(fact.unlike, 'element')} finite in one of the two only."
+        verb = by_count(fact.unlike, "is", "are")
+        text += (
+            f" {plural(fact.unlike, 'element')} {verb} finite in only one of the two."
+        )
     if fact.not_finite:
-        text += f" {plural(fact.not_finite, 'element')} NaN or infinite in both."
+        verb = by_count(fact.not_finite, "is", "are")
+        text += f" {plural(fact.not_finite, 'element')} {verb} NaN or infinite in both."
     return text + _reason(fact.reason)
 
 
@@ -129,30 +141,31 @@ def _reason(reason: HiddenBlock | RoundingMoves | None) -> str:
             f" In one block the median difference is {reason.median:.2g}, as large as the"
             " values there."
         )
-    change = f"moves by {reason.moves:.2g}" if reason.moves else "changes as well"
+    change = f"changes by {reason.moves:.2g}" if reason.moves else "changes as well"
     if reason.unlike:
-        change += f", and {plural(reason.unlike, 'element')} otherwise,"
+        change += f" (also in {plural(reason.unlike, 'element')} that must be equal)"
     text = (
-        f" The unsharded function itself {change} when its arguments move by one rounding"
-        " step"
+        f" The result of the unsharded function {change} when its arguments change by one"
+        " rounding step"
     )
     if reason.conclusive:
-        return f"{text}: this is rounding."
+        return f"{text}, so the difference is rounding."
     text += (
-        ", so this decides nothing: it amplifies rounding too much for these values."
+        ", so the check is inconclusive: the function amplifies rounding too much for"
+        " these values."
     )
-    return f"{text} Give values of your own to sv.run." if reason.made_up else text
+    return f"{text} Give your own values to sv.run." if reason.made_up else text
 
 
 def _undecided_in_shard_map(fact: UndecidedInShardMap) -> str:
     return (
         f"{sentence(fact.difference)} The program has shard_map regions, whose results may"
-        " depend on the number of devices, so this decides nothing."
+        " depend on the number of devices, so the check is inconclusive."
     )
 
 
 def _one_device(fact: MeshOfOneDevice) -> str:
-    return "The mesh has one device: what ran is the unsharded function."
+    return "The mesh has one device, so the unsharded function itself ran."
 
 
 def _effects(fact: EffectsNotRepeated) -> str:
@@ -164,30 +177,32 @@ def _effects(fact: EffectsNotRepeated) -> str:
 
 def _too_big(fact: TooBigForOneDevice) -> str:
     needed, free = told_apart([fact.needed, fact.free])
-    return f"Not compared: on one device it needs {needed}, and {free} are free."
+    return (
+        f"Not compared: on one device the function needs {needed}, and {free} is free."
+    )
 
 
 def _several_processes(fact: ValuesOnSeveralProcesses) -> str:
     return (
-        "Not compared: the values are spread over several processes, and none has all of"
-        " them. Without values, sv.run makes up some that each process has."
+        "Not compared: the values are spread over several processes, and no process has all"
+        " of them. Without values, sv.run makes up values that every process has."
     )
 
 
 def _not_on_one_device(fact: NotOnOneDevice) -> str:
-    return f"It does not run on one device. {fact.error}"
+    return f"The function does not run on one device. {fact.error}"
 
 
 def _same_as_original(fact: SameAsOriginal) -> str:
-    return "All results are the original's, except for rounding."
+    return "All results equal those of the original, except for rounding."
 
 
 def _differs_from_original(fact: DiffersFromOriginal) -> str:
-    return f"{fact.result} is not what the original returns."
+    return f"{fact.result} differs from that of the original program."
 
 
 def _amplifies_rounding(fact: OriginalAmplifiesRounding) -> str:
-    return f"{fact.result} amplifies rounding too much to compare it."
+    return f"{fact.result} amplifies rounding too much for a comparison."
 
 
 def _not_run(fact: ChangeNotRun) -> str:
@@ -198,10 +213,10 @@ def _unused_donations(fact: UnusedDonations) -> str:
     arrays, count = "; ".join(fact.arrays), fact.count
     if count > len(fact.arrays):
         arrays += f"; and {count - len(fact.arrays)} more"
-    was, its, it = ("was", "its", "it") if count == 1 else ("were", "their", "them")
+    was, its = ("was", "its") if count == 1 else ("were", "their")
     return (
-        f"{plural(count, 'donated array')} {was} not usable: {arrays}. No output takes {its}"
-        f" memory: none of the same bytes on each device is left for {it}."
+        f"{plural(count, 'donated array')} {was} not usable: {arrays}. No output reuses {its}"
+        " memory, because no remaining output has the same bytes on each device."
     )
 
 
@@ -219,8 +234,8 @@ def _own_shards(fact: OwnShards) -> str:
 
 def _no_store(fact: NoStore) -> str:
     return (
-        "Several processes run this, and what they run was not compared: this version of"
-        " jax has no key-value store where shardviz looks for it, or"
+        "Several processes run this, but whether they run the same program was not checked:"
+        " this version of jax has no key-value store where shardviz looks for it, or"
         " jax.distributed.initialize was not called."
     )
 
@@ -238,7 +253,7 @@ def _in_processes(fact: InProcesses) -> str:
 def _outputs_stay(fact: OutputsStay) -> str:
     return (
         f"The outputs take more than {bytes_text(fact.most)} and stay on the processes:"
-        " report.outputs has their shapes."
+        " report.outputs has only their shapes."
     )
 
 

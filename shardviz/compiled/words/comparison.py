@@ -36,7 +36,7 @@ _WHY = {
     "all-reduce > reduce-scatter, all-gather": "a sum in two steps, with work in between",
     "reduce-scatter > all-reduce": "every device gets the whole sum and keeps its part",
     "all-to-all > all-gather": "every device gets all parts, and keeps what it needs",
-    "all-to-all > collective-permute": "the parts are sent round one by one",
+    "all-to-all > collective-permute": "the parts are sent one after another",
 }
 _REMADE = (
     " It is a full rematerialisation: every device makes the full array and splits it"
@@ -160,7 +160,7 @@ def _why(change: CollectiveChange) -> str:
     if change.kind in ("made asynchronous", "hoisted"):
         return ""
     if change.kind == "split" and any(c.between_slices for c in after):
-        return "what goes from slice to slice is a step of its own"
+        return "the transfer between slices is a separate step"
     if old != new:
         return _WHY.get(f"{old} > {new}", "")
     if change.kind == "combined":
@@ -171,7 +171,7 @@ def _why(change: CollectiveChange) -> str:
     if same_amount and sent and sends and sent != sends:
         return f"it sends {sends} instead of {sent}"
     if len(before) > 1 and len(after) > 1:
-        return "which became which is unknown"
+        return "which of them became which is unknown"
     return ""
 
 
@@ -182,7 +182,7 @@ def _why_combined(before: Sequence[Collective], after: Sequence[Collective]) -> 
         sums[c.added_in or number] = c
     sent = sum(map(amount, after))
     if len(sums) < len(before) and sent == sum(map(amount, sums.values())):
-        return "what the program adds up is added up first, and communicated once"
+        return "the program adds their results, so XLA adds first and communicates once"
     in_all = sum(amount(c) * c.execution_count for c in before)
     if sent in (sum(map(amount, before)), in_all):
         return f"one large message takes less time than {len(before)} small ones"
@@ -203,7 +203,7 @@ def comparison(value: Comparison) -> str:
 
 _NOT_YET = {
     "propagated": "Not planned yet.",
-    "partitioned": "Not asked yet.",
+    "partitioned": "Not partitioned yet.",
     "compiled": "Not compiled yet.",
 }
 
@@ -220,15 +220,15 @@ def stage(fact: Stage) -> str:
     if fact.state == "not yet":
         return _NOT_YET[fact.name]
     if fact.state == "nothing left":
-        return "XLA left no module of its partitioner."
+        return "XLA's dump has no module from its partitioner."
     if isinstance(about, Program):
         return f"{plural(len(about.arrays), 'array')} on {about.mesh}."
     if isinstance(about, Plan):
         values = plural(len(about.ops), "value")
         return f"{values}; the collectives are Shardy's plan, an estimate."
     if fact.name == "partitioned":
-        return f"What XLA's partitioner put in, for {about}."
-    return f"What runs on {about}."
+        return f"The program after XLA's partitioner, for {about}."
+    return f"The compiled program, for {about}."
 
 
 def stages(value: Stages) -> str:

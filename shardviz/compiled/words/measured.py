@@ -13,7 +13,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "other profile": "Nothing was measured, because a profile of jax is already running:"
     " stop it, and run again.",
     "no events": "Nothing was measured: the profile has no operation of this program.",
-    "hosts": "Nothing was measured: several processes are not profiled.",
+    "hosts": "Nothing was measured: a run in several processes is not profiled.",
 }
 #: What the time of a collective includes.
 WAITING = "The time of a collective includes waiting for the other devices."
@@ -43,7 +43,7 @@ def row(fact: MeasuredRow) -> str:
             f", from {time_text(fact.fastest)} to {time_text(fact.slowest)} by device"
         )
     if fact.least is not None:
-        words += f"; at least {time_text(fact.least)}"
+        words += f"; least time {time_text(fact.least)}"
     if fact.hidden is not None:
         words += f"; {overlap(fact)}"
     return f"{words}."

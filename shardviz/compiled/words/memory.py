@@ -16,7 +16,7 @@ BY_XLA = "made by XLA"
 SAVED = "saved for the backward pass"
 ESTIMATE = "An estimate by the plan: compile for exact numbers."
 LARGEST_SAVED = (
-    "XLA may compute saved values again instead of keeping them. The largest of them:"
+    "XLA may recompute saved values instead of keeping them. The largest saved values:"
 )
 
 
@@ -50,7 +50,7 @@ def _saved(fact: MemoryPeak) -> str:
         replicated[buffer.replicated] += buffer.bytes
     if not size or size * _SMALL < fact.bytes:
         return ""
-    words = f"{bytes_text(size)} are forward values saved for it"
+    words = f"{bytes_text(size)} are saved for the backward pass"
     # If several loops saved values, no single trip count is true for all.
     if len(trips) == 1 and trips.isdisjoint((1, None)):
         words += f", by a loop that runs {trips.pop():,} times"
@@ -64,19 +64,19 @@ def about_buffer(buffer: Buffer) -> str:
     """Describes a buffer's use, and its size if it were split like its neighbours.
 
     >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
-    'temporaries, forward, 4 B if split as its neighbours'
+    'temporaries, forward, 4 B if split like its neighbours'
     """
     words = [buffer.kind, buffer.phase]
     if buffer.padding:
         words.append(f"{bytes_text(buffer.padding)} of it padding")
     if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
-        words.append(f"{bytes_text(buffer.split_bytes)} if split as its neighbours")
+        words.append(f"{bytes_text(buffer.split_bytes)} if split like its neighbours")
     if buffer.spec is not None:
         # Inside a shard_map, each device has a different block.
         split = {*map(parent_axis, buffer.spec.axes), *buffer.spec.unreduced}
         beyond = [axis for axis in buffer.differs or () if axis not in split]
         if beyond:
-            words.append(f"another block for each device along {joined(beyond)}")
+            words.append(f"a different block on each device along {joined(beyond)}")
     return ", ".join(filter(None, words))
 
 

@@ -12,20 +12,21 @@ from shardviz.compiled.roofline import Roofline, RooflineNote
 PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
 
 NOTES: Mapping[str, str] = {
-    "least": "Least times from published rates and the smallest published latencies; what the"
-    " compiler cannot overlap comes on top.",
-    "no topology": "The coordinates of the devices are not known: collectives go at the rate of"
-    " all links of a chip at once.",
+    "least": "Least times use published rates and the smallest published latencies. Work that"
+    " the compiler cannot overlap adds to them.",
+    "no topology": "The coordinates of the devices are not known, so collectives are assumed"
+    " to use all links of a chip at once.",
     "loops once": "XLA counts the body of a loop once, and there is no plan that counts all"
     " iterations.",
-    "planned": "Counted on the plan, because XLA counts the body of a loop once, or nothing.",
-    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once:"
-    " the program takes longer.",
+    "planned": "Counted from the plan, because XLA's own count is missing, or counts the body"
+    " of a loop once.",
+    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once,"
+    " and the program may take longer.",
     "branches": "Only the costliest branch of each condition counts.",
-    "ragged": "What a ragged exchange sends is known only when it runs.",
-    "no groups": "Its groups of devices are not known.",
+    "ragged": "The bytes that a ragged exchange sends are known only when it runs.",
+    "no groups": "The groups of devices of this collective are not known.",
     "no rate": "This rate is not published.",
-    "no latency": "Its latency is not published, and left out.",
+    "no latency": "The latency is not published, and left out.",
 }
 
 
@@ -36,7 +37,7 @@ def note(fact: RooflineNote) -> str:
 
 def summary(fact: Roofline) -> str:
     """Summarises the least time and its parts, and whether the program fits."""
-    words = f"On {fact.where}: nothing is known of its cost."
+    words = f"The least time on {fact.where} is unknown."
     if fact.seconds is not None:
         parts = [f"{PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
         if fact.latency_s:
@@ -68,13 +69,15 @@ def time_text(seconds: float, digits: int = 3) -> str:
 def order(fact: DeviceOrder) -> str:
     """Compares the current device order with the best one."""
     least, current = told_apart([fact.least, fact.seconds], time_text, 3)
-    gain = "in another order of the devices"
+    gain = "all collectives would have a smaller least time"
     if least != current:
-        gain += f" all collectives take at least {least} instead of {current}"
+        gain = (
+            f"the least time of all collectives would be {least} instead of {current}"
+        )
     if fact.code == "slower":
-        return f"{gain[0].upper()}{gain[1:]}."
+        return f"In another order of the devices, {gain}."
     axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")
-    hops = f"{plural(fact.hops, 'hop')} where {fact.possible} would do"
+    hops = f"{plural(fact.hops, 'hop')}, and {fact.possible} in another order of the devices"
     return f"{axes.format(joined(fact.axes))} {hops}: {gain}."
 
 

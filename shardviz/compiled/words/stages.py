@@ -24,10 +24,10 @@ from shardviz.plans.plan import Plan
 
 #: Stage -> the text shown while the stage has no result, and the reason.
 WAITING = {
-    "propagated": ("not yet", "The program is planned when the edits settle."),
+    "propagated": ("not yet", "The program is planned once you pause editing."),
     "partitioned": ("not yet", ""),
     "compiled": ("not yet", "Press Compile."),
-    "ran": ("not run yet", "Press Run to compare the prediction with what happens."),
+    "ran": ("not run yet", "Press Run to compare the prediction with a real run."),
 }
 #: Stage -> the text on a page without a kernel, which plans and compiles nothing.
 NEVER = {
@@ -40,7 +40,7 @@ NOT_SHOWN = ("not shown", "The compiler did not show this stage.")
 STOPPED_BEFORE = "not reached"
 NO_PLAN = "no plan"
 RUN_FAILED = "✗ failed"
-PROPAGATED_TITLE = "What propagation decided: see the tab Values."
+PROPAGATED_TITLE = "The shardings that propagation decided: see the Values tab."
 
 
 def not_run(code: str, title: str = "", count: int = 0) -> str:
@@ -76,7 +76,7 @@ def without_plan(seconds: float | None) -> str:
     """
     if seconds is None:
         return "Saved without the plan: jax is not installed."
-    return f"Saved without the plan, which was not made within {seconds:g} s."
+    return f"Saved without the plan, which was not ready within {seconds:g} s."
 
 
 def values_with_axes(count: int) -> str:
@@ -190,7 +190,7 @@ def collective_facts(collective: Collective) -> str:
     combined arrays, and forward or backward pass, if they are known.
 
     >>> collective_facts(Collective("all-reduce", ("data",), 8, group_size=4, trips=3))
-    '12 B sent per device · 36 B in all · result 8 B · groups of 4'
+    '12 B sent per device · 36 B in all executions · result 8 B · groups of 4'
     """
     size = collective.group_size
     if not size and collective.groups:
@@ -199,12 +199,12 @@ def collective_facts(collective: Collective) -> str:
     if collective.sent_bytes is not None:
         facts.append(f"{bytes_text(collective.sent_bytes)} sent per device")
         if collective.execution_count > 1:
-            facts.append(f"{sent_in_all_text([collective])} in all")
+            facts.append(f"{sent_in_all_text([collective])} in all executions")
     array = "operand" if collective.definition.counts_operand else "result"
     facts.append(f"{array} {bytes_text(collective.bytes_per_device)}")
     facts.append(clause("groups of {}", size or ""))
     if collective.members:
-        facts.append(f"{plural(len(collective.members), 'array')} in one")
+        facts.append(f"{plural(len(collective.members), 'array')} combined")
     return " · ".join(filter(None, [*facts, collective.phase]))
 
 
@@ -347,13 +347,11 @@ def memory(report: Report) -> str:
             gaps = needed - peak.bytes - code
             rest = {"code": code, "gaps between buffers": gaps}
             beyond = [f"{bytes_text(n)} for {use}" for use, n in rest.items() if n > 0]
-            parts.append(f"Beyond the values: {joined(beyond)}.")
+            parts.append(f"In addition to the values: {joined(beyond)}.")
     if used.aliased:
         parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
     if on_host:
-        parts.append(
-            f"In addition, {bytes_text(on_host)} per device are in host memory."
-        )
+        parts.append(f"Another {bytes_text(on_host)} per device are in host memory.")
     if fit is not None and fit.ok is False:
         parts.append(str(report.largest_arrays))
     return " ".join(filter(None, parts))
@@ -384,8 +382,8 @@ DOING = {
     "compare": "Checking…",
 }
 STARTING = "Starting…"
-TRYING = "Trying changes, each compiled…"
-NO_CHANGE = "No change that was tried helps."
+TRYING = "Compiling possible changes…"
+NO_CHANGE = "None of the changes that were tried helps."
 EQUAL = {True: "results are equal", None: "results not compared"}
 CACHED = "cached"
 

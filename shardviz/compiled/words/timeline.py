@@ -12,7 +12,7 @@ NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Target."
 NOT_PLANNED = "There is no plan, so least times and memory are not known."
 NO_PLAN = "There is no plan yet: the program is planned once you pause editing."
-NOTHING = "Nothing in this program must use memory or links."
+NOTHING = "No operation of this program has a least time of its own."
 #: The names of the two schedules, each with an explanation.
 SERIAL = ("One after another", "Each begins when the one before has ended.")
 OVERLAPPED = (
@@ -22,17 +22,17 @@ OVERLAPPED = (
 )
 LEAST = "Least times are lower bounds from published rates, not measurements."
 PLANNED = (
-    "An estimate: order, operations and collectives are those of the plan, and the compiler"
-    " may choose others."
+    "An estimate: the order, the operations and the collectives come from the plan, and the"
+    " compiler may choose differently."
 )
 COMPILED = (
-    "The collectives and the least time are those of the compiled program; order and"
-    " operations are those of the plan."
+    "The collectives and the least time come from the compiled program; the order and the"
+    " operations come from the plan."
 )
-LIVE = "Live bytes are those of the plan, before XLA fuses operations."
+LIVE = "Live bytes come from the plan, before XLA fuses operations."
 MEASURED = (
-    "The measured lane has a clock of its own: the median of the devices, in the order in which"
-    f" operations began. {WAITING}"
+    "The measured lane has its own time scale: it shows the median over the devices, in the"
+    f" order in which operations began. {WAITING}"
 )
 UNKNOWN_TRIPS = NOTES["unknown trips"]
 
@@ -41,8 +41,8 @@ def summary(fact: Timeline) -> str:
     """Summarises the least times: one after another, and with perfect overlap."""
     serial, overlapped = told_apart([fact.serial_s, fact.overlapped_s], time_text, 3)
     words = (
-        f"At least {serial} one after another, and {overlapped} with perfect overlap, on"
-        f" {fact.least.where}."
+        f"Least time: {serial} if operations run one after another, {overlapped} with"
+        f" perfect overlap, on {fact.least.where}."
     )
     if fact.least.has_unknown_trips:
         words += f" {UNKNOWN_TRIPS}"
@@ -138,7 +138,7 @@ def _times(fact: Span) -> str:
 def _alone(fact: Span) -> str:
     if not fact.alone or fact.alone <= (fact.seconds or 0.0):
         return ""
-    return f" Alone it takes {time_text(fact.alone)}."
+    return f" Without fusion it takes at least {time_text(fact.alone)}."
 
 
 SENTENCES = {Timeline: summary, Span: span}

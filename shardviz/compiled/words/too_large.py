@@ -19,9 +19,11 @@ _TRIES = {
     " jax.lax.map over a dimension",
     "unknown": "",
 }
-_CHANGES = 'sv.changes(report, goal="memory") compiles changes for this target.'
+_CHANGES = (
+    'sv.changes(report, goal="memory") compiles possible changes for this target.'
+)
 _CARRY = "the scan's carry"  # XLA names the carry after the loop
-_COMPILES = 'sv.changes(report, goal="memory") compiles it for this target.'
+_COMPILES = 'sv.changes(report, goal="memory") compiles this change for this target.'
 
 
 def too_large(fact: TooLarge) -> str:

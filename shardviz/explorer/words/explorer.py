@@ -24,7 +24,7 @@ AXIS_TYPES = {
 HOSTS_OF_HARDWARE = "{} has {}."
 #: Explains why the picture of a large mesh numbers devices by position.
 TOO_MANY_IDS = (
-    "Numbers are positions in the mesh: it has too many device ids for this page."
+    "Numbers are positions in the mesh, which has too many device ids for this page."
 )
 
 
@@ -37,9 +37,9 @@ NOT_BY_POSITION = "By mesh axes: {}"
 TITLES = {
     "own": "Your program.",
     "place": "Puts the arrays on their devices.",
-    "": "Attached devices if enough, else simulated.",
-    "attached": "What this kernel's JAX has.",
-    "cpu": "As many devices as the mesh has, simulated.",
+    "": "Attached devices if there are enough, else simulated ones.",
+    "attached": "The devices of this kernel's JAX.",
+    "cpu": "Simulated devices, as many as the mesh has.",
 }
 
 
@@ -86,7 +86,7 @@ def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
 
 
 #: Warning for an array whose PartitionSpec overrides the spec from the rules.
-SPEC_WINS = "This PartitionSpec wins over the rules, which say {}."
+SPEC_WINS = "This PartitionSpec overrides the rules, which give {}."
 
 
 def why_split(request: Request, dim: int) -> str:
@@ -107,7 +107,7 @@ def why_split(request: Request, dim: int) -> str:
 
 
 #: Shown for a model leaf without a spec or rules.
-UNKNOWN_SPLIT = "Nothing says how it is split."
+UNKNOWN_SPLIT = "How it is split is unknown."
 
 
 def requested(arrays: int, split: int, broken: int) -> str:
@@ -165,6 +165,6 @@ def bytes_in(size: int, memory_kind: str) -> str:
 
 
 #: Error message for a panel or an intent that failed.
-FAILED = "“{}” failed, and what was shown before stays: {}"
+FAILED = "“{}” failed, so the page still shows the state before it: {}"
 #: Error message if the page comes from another version of shardviz.
 UNKNOWN_INTENT = "The page asked for {}, which this version of shardviz does not know."

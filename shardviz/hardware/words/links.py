@@ -8,7 +8,7 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.hardware.interconnect import LinkUse
 from shardviz.hardware.topology import Topology
 
-UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
+UNKNOWN_DEVICES = "The devices that take part are unknown, so no links are drawn."
 
 
 def links_in_words(collective: Collective, links: LinkUse | None) -> str:

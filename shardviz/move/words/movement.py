@@ -153,7 +153,7 @@ def sent_so_far(m: Movement, steps_done: int) -> str:
 
 def too_many_to_draw(m: Movement, largest: int) -> list[str]:
     """Describes a group that is too large to draw."""
-    why = f"A group of {m.size:,} is not drawn: at most {largest} devices are."
+    why = f"A group of {m.size:,} devices is not drawn: the limit is {largest}."
     return [why, *step_lines(m, 8)]
 
 
@@ -182,7 +182,7 @@ def sum_signs(m: Movement) -> str:
 def caption(m: Movement, steps_done: int) -> str:
     """Returns the caption for a picture of one step."""
     if steps_done == len(m.steps):
-        return f"After {plural(steps_done, 'step')}: what every device has."
+        return f"After {plural(steps_done, 'step')}: the data of every device."
     step = m.steps[steps_done]
     largest = f"{bytes_text(step.bytes)} per device"
     return f"Next, step {steps_done + 1} of {len(m.steps):,}, {largest}: {step.words}"
@@ -233,8 +233,8 @@ def _open_axes(m: Movement) -> str:
     axes = m.method.open_axes
     verb = by_count(len(axes), "does", "do")
     return (
-        f"{joined(axes)} {verb} not close to a ring: what goes from the last device to the"
-        " first crosses all links between them."
+        f"{joined(axes)} {verb} not close to a ring: data from the last device to the first"
+        " crosses all links between them."
     )
 
 

@@ -24,7 +24,7 @@ def heed(rows: ProcessRows) -> str:
     if rows.apart:
         lines.append(
             f"The parts of {rows.apart:,} of {plural(len(rows.parts), 'process', 'processes')}"
-            " are not one contiguous block: their ranges one after the other, ascending."
+            " are not contiguous: load the ranges of a part in ascending order."
         )
     return "\n".join(lines)
 
@@ -46,17 +46,19 @@ def _repeats(rows: ProcessRows) -> str:
     sizes = (rows.bytes_loaded - rows.bytes_repeated, rows.bytes_loaded)
     once, in_all = told_apart(sizes)
     if not rows.layout.rank:
-        return f"Every process loads the number, {once}."
+        return f"Every process loads the same number ({once})."
     count = rows.layout.shape[0]
     loaded = sum(part.shape[0] for part in rows.parts)
     if rows.bytes_repeated:
         return (
-            f"{loaded:,} rows are loaded for the {count:,} there are:"
-            f" {in_all} in all for {once}. What several processes"
-            " load must be equal."
+            f"The processes load {loaded:,} rows of an array of {count:,} rows:"
+            f" {in_all} in all instead of {once}. Rows that several processes load must be"
+            " equal."
         )
     if loaded > count:
-        return "No element is loaded twice; the processes of a row yield other columns."
+        return (
+            "No element is loaded twice: processes of one row yield different columns."
+        )
     return "No row is loaded twice."
 
 

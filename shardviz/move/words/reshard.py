@@ -21,7 +21,7 @@ from shardviz.move.reshard import Reshard, ReshardRow
 
 SHOWN, MOST_REASONS = 5, 10
 ROWS_SEND = "Rows send, columns receive."
-WITHIN = "Squares on the diagonal are sent within them."
+WITHIN = "Squares on the diagonal show bytes sent among the devices of a row."
 LARGEST_FIRST = "Bytes moved, the largest first:"
 _KINDS = {
     "copy": "copied to other devices",
@@ -104,8 +104,9 @@ def _memory(reshard: Reshard) -> str:
     peaks = (reshard.peak_bytes_per_device, reshard.peak_bytes_donated)
     before, after, peak, donated = told_apart([*sizes, *peaks])
     return (
-        f"On the fullest device {before} before and {after} after; at most {peak} while"
-        f" both are there, or {donated} where each array is donated and moved by itself."
+        f"The fullest device holds {before} before and {after} after. While both layouts"
+        f" are in memory, it holds at most {peak}, or {donated} if each array is donated and"
+        " moved separately."
     )
 
 
@@ -131,15 +132,15 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     arrays = alike[largest][0].name
     if len(alike[largest]) > 1:
         count = sum(len(layer_rows.items) for layer_rows in alike[largest])
-        arrays = f"{count:,} arrays, {arrays} first"
+        arrays = f"{count:,} arrays such as {arrays}"
     specs = f"from {before} to {after}"
     # The mesh changes, but the spec does not.
     if before == after:
-        specs = f"by {before} on both sides"
+        specs = f"with {before} on both meshes"
     share = f"{bytes_text(total[largest])} of it"
     if len(total) == 1:
         share = "All of it"
-    return f"{share} is {arrays}, {specs}, {_KINDS[kind]}."
+    return f"{share} is for {arrays}, {specs}, {_KINDS[kind]}."
 
 
 def left_behind(reshard: Reshard) -> list[str]:
@@ -150,7 +151,7 @@ def left_behind(reshard: Reshard) -> list[str]:
     if not reasons:
         return []
     count = plural(len(reshard.left_behind), "array")
-    lines = [f"{count} left behind, and not counted above:"]
+    lines = [f"{count} cannot be moved, and not counted above:"]
     for reason, paths in list(reasons.items())[:MOST_REASONS]:
         names = [layer_rows.name for layer_rows in fold(paths, str)]
         lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
@@ -174,8 +175,8 @@ def _assumed(device_ids: tuple[int, ...]) -> str:
     ids = np.array(device_ids)
     devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
     return (
-        f"{devices} of meshes with one host alone: counted on host 0. Otherwise give"
-        " sv.mesh(..., processes=...)."
+        f"{devices} are counted on host 0, because their mesh has only one host. If they are"
+        " on others, give sv.mesh(..., processes=...)."
     )
 
 

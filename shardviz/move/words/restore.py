@@ -8,19 +8,19 @@ from shardviz.base.format import bytes_text, listed, plural, shown
 from shardviz.move.restore import Restore, RestoreProblem, RestoreRow
 
 MOST_PROBLEMS = 8
-LARGEST_FIRST = "Arrays, of which most is read first:"
-PROCESSES_FIRST = "Processes, of which most is read first:"
+LARGEST_FIRST = "Arrays, the most bytes read first:"
+PROCESSES_FIRST = "Processes, the most bytes read first:"
 NOT_NEEDED = "more than is needed"
 COUNTED = (
-    "Counted is what orbax does by default: every process reads the chunks that its own"
-    " shards meet. It refuses 96 GB or more at once (restore_concurrent_gb), which is not"
-    " checked here."
+    "The bytes follow orbax's default: every process reads all chunks that its own shards"
+    " overlap, in full. orbax refuses 96 GB or more at once (restore_concurrent_gb), which"
+    " is not checked here."
 )
 _NOTES = {
-    "no shardings": "The checkpoint does not say how its arrays were split: its file"
+    "no shardings": "The checkpoint does not record how its arrays were split: its file"
     " _sharding is missing.",
-    "one process": "The checkpoint does not say which process has which device: all count as"
-    " one process.",
+    "one process": "The checkpoint does not record which process has which device, so all"
+    " devices count as one process.",
 }
 
 
@@ -57,10 +57,12 @@ def problems(restore: Restore, full: bool = False) -> list[str]:
     if hidden > 0 and not full:
         lines = [*lines[:MOST_PROBLEMS], f"and {plural(hidden, 'more problem')}"]
     if restore.missing:
-        lines.append(f"✗ wanted and not in the checkpoint: {listed(restore.missing)}")
+        lines.append(
+            f"✗ requested but not in the checkpoint: {listed(restore.missing)}"
+        )
     if restore.not_wanted:
         lines.append(
-            f"✗ in the checkpoint and not wanted: {listed(restore.not_wanted)}; orbax"
+            f"✗ in the checkpoint but not requested: {listed(restore.not_wanted)}; orbax"
             " leaves them out only with partial_restore=True"
         )
     return lines
@@ -94,14 +96,14 @@ def problem(fact: RestoreProblem) -> str:
     """Explains why an array cannot be restored as requested."""
     if fact.code == "shape":
         return (
-            f"The checkpoint has shape {fact.saved}, and {fact.wanted} is wanted; orbax pads"
-            " or truncates only with ArrayRestoreArgs(strict=False)."
+            f"The checkpoint has shape {fact.saved}, but {fact.wanted} is requested; orbax"
+            " pads or truncates only with ArrayRestoreArgs(strict=False)."
         )
     if fact.code == "no spec":
         return (
-            "Nothing describes how it should be split. Give a PartitionSpec or a sharding here,"
-            " and orbax a target tree with jax.ShapeDtypeStruct(shape, dtype,"
-            " sharding=...) for each array."
+            "No sharding was given for it. Give a PartitionSpec or a sharding here, and give"
+            " orbax a target tree with jax.ShapeDtypeStruct(shape, dtype, sharding=...) for"
+            " each array."
         )
     return fact.reason
 

@@ -18,11 +18,11 @@ from shardviz.plans.uncertain import Uncertain
 
 #: Code of an Uncertain -> clause that gives the reason.
 KINDS: Mapping[str, str] = {
-    "along": "{op} may read what another device holds",
-    "call": "{op} needs all of its operands",
+    "along": "{op} may read data of other devices",
+    "call": "{op} needs its operands unsplit",
     "indices": "{op} reads or writes at indices",
-    "product": "{op} wants mesh axes in two places, or one that only one operand has",
-    "result": "{op} must have a result of another sharding, and its operands may be moved",
+    "product": "{op} would use mesh axes for two dimensions, or one that only one operand has",
+    "result": "the result of {op} must have another sharding, and its operands may be moved",
     "move": "a value is moved several times, or in several steps",
 }
 
@@ -31,14 +31,14 @@ def uncertain(fact: Uncertain) -> str:
     """Explains why the estimate at a value is uncertain.
 
     >>> print(uncertain(Uncertain("along", ("model",), "reverse")))
-    The estimate is uncertain here: reverse may read what another device holds, split ...
+    The estimate is uncertain here: reverse may read data of other devices (along model). ...
     """
     reason = KINDS[fact.code].format(op=fact.op or "it")
     if fact.axes:
-        reason += f", split over {' × '.join(fact.axes)}"
+        reason += f" (along {' × '.join(fact.axes)})"
     return (
         f"The estimate is uncertain here: {reason}. XLA's partitioner may use other"
-        " collectives; compile to know."
+        " collectives; a compile shows them."
     )
 
 
@@ -85,7 +85,7 @@ def why_moved(cause: MoveCause) -> str:
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
     >>> cause = MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort")
     >>> print(why_moved(cause))
-    x is split over data and sort needs that dimension not split.
+    x is split over data, and sort needs that dimension unsplit.
     """
     sentence = _why_moved(cause)
     if cause.through:
@@ -101,22 +101,22 @@ def _why_moved(cause: MoveCause) -> str:
     if from_dims:
         has = f"{name} is split over {over}"
     if cause.code == "result":
-        return f"The result is requested as {after}, and {has}."
+        return f"The result is requested as {after}, but {has}."
     if cause.code in _ASKERS:
         at = clause(" at {}", cause.source)
-        return f"{_ASKERS[cause.code]}{at} asks for {after}, and {has}."
+        return f"{_ASKERS[cause.code]}{at} asks for {after}, but {has}."
     if cause.code == "call":
-        return f"{has} and XLA's partitioner does not split {cause.user} that way."
-    user = cause.user or "what reads it"
+        return f"{has}, and XLA's partitioner does not split {cause.user} that way."
+    user = cause.user or "its reader"
     if cause.kind == "all-gather" and from_dims:
         dims_in_words = by_count(len(from_dims), "that dimension", "those dimensions")
-        return f"{has} and {user} needs {dims_in_words} not split."
+        return f"{has}, and {user} needs {dims_in_words} unsplit."
     if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
         return (
-            f"{has} along {along(from_dims)} and {user} needs it split along"
+            f"{has} along {along(from_dims)}, and {user} needs it split along"
             f" {along(to_dims)}."
         )
-    return f"{name} is {before} and {user} needs {after}."
+    return f"{name} is {before}, and {user} needs {after}."
 
 
 # Code of a MoveCause -> the request for the new sharding, as a sentence's subject.
@@ -132,7 +132,7 @@ def why_printed(cause: PrintCause) -> str:
     """Explains why a value is gathered for a Python callback."""
     return (
         f"{cause.value} is split over {joined(cause.axes)}, and {cause.user} calls"
-        " Python on the host of one device: all of it is gathered, each time."
+        " Python on the host of one device, so each call gathers the whole value there."
     )
 
 
@@ -141,7 +141,7 @@ def why_written(cause: WrittenCause) -> str:
 
     >>> cause = WrittenCause("psum", ("data",), "jit(f)/shard_map/psum", "shard_map")
     >>> why_written(cause)
-    'It is written in the program: psum, inside shard_map.'
+    'The program itself calls this collective: psum, inside shard_map.'
     """
     at = clause(" at {}", cause.source)
     collective = f"{cause.value}{at}, inside {cause.inside}"
@@ -150,7 +150,7 @@ def why_written(cause: WrittenCause) -> str:
         return gradient(cause.gradient_of, cause.source, over, cause.kind)
     if author_of(cause.op) == "gradient":
         return of_a_gradient(collective)
-    return f"It is written in the program: {collective}."
+    return f"The program itself calls this collective: {collective}."
 
 
 def along(dims: Sequence[int]) -> str:

@@ -103,7 +103,7 @@ def rule_in_words(fact: OpRule) -> str:
         (rule.reduction, f"{reduces(fact.reducer)} over {{}}"),
         (rule.need_replication, "needs {} not split"),
         (rule.permutation, "shards exchange data along {}"),
-        (rule.blocked_propagation, "nothing crosses {}"),
+        (rule.blocked_propagation, "no axis crosses {}"),
     ):
         # A factor of size 1 cannot be split.
         large = [f"{f} ({rule.sizes[f]})" for f in factors if rule.sizes[f] > 1]
@@ -145,12 +145,12 @@ def _split_line(line: SplitLine) -> str:
 
 # Operation of a step -> why its values are split alike.
 _CARRIED = {
-    "while": "what a loop carries is split alike in every iteration",
-    "case": "the result of a cond is split as its branches are",
-    "if": "the result of a cond is split as its branches are",
+    "while": "the carry of a loop is split in the same way in every iteration",
+    "case": "the result of a cond is split like its branches",
+    "if": "the result of a cond is split like its branches",
     "optimization_barrier": "a barrier returns its operands",
     "shard_map": "a shard_map returns what its body returns",
-    "result": "a result is split as what is returned",
+    "result": "a result is split like the value that is returned",
 }
 
 
@@ -191,8 +191,8 @@ def _axis_in_use(line: AxisInUseLine) -> str:
 def _stopped(line: StoppedLine) -> str:
     splits = [f"{axis} splits it in {operand}" for axis, operand in line.splits]
     return (
-        f"{_dimension(line)} is not split: {' and '.join(splits)}, but Shardy lets nothing"
-        f" cross {line.op} there."
+        f"{_dimension(line)} is not split: {' and '.join(splits)}, but Shardy propagates no"
+        f" axis across {line.op} there."
     )
 
 
@@ -206,13 +206,16 @@ def _cost(line: CostLine) -> str:
     # The sentence of a cause already ends with a full stop.
     cause = clause(": {}", c.cause) or "."
     how = f"with a {c.amount}" if c.sent_bytes is None else f"that sends {c.amount}"
-    return f"It costs, as an estimate, one {c.kind} {how} over {over}{cause}"
+    return f"Estimated cost: one {c.kind} {how} over {over}{cause}"
 
 
 def _left_out(line: LeftOutLine) -> str:
     if line.alike:
-        return f"{line.count:,} steps before the last are left out, element by element."
-    return f"and {line.count:,} lines more, with full=True in sv.text"
+        return (
+            f"{line.count:,} steps before the last are left out; they cross operations that"
+            " work element by element."
+        )
+    return f"and {line.count:,} more lines, shown by sv.text(..., full=True)"
 
 
 def _dimension(line: SplitLine | NotSplitLine) -> str:
@@ -242,8 +245,8 @@ def _size_one(note: SizeOneAxes) -> str:
 def _not_covered(note: NotCovered) -> str:
     values = plural(len(note.values), "value")
     return (
-        f"{values} not covered: {joined(note.values, 'and', 3)}. A compile for the target"
-        " shows what its partitioner does there."
+        f"The plan does not cover {values}: {joined(note.values, 'and', 3)}. A compile for"
+        " the target shows what XLA's partitioner does there."
     )
 
 
@@ -251,31 +254,34 @@ def _uncertain_values(note: UncertainValues) -> str:
     values = plural(len(note.values), "value")
     return (
         f"The estimate is uncertain at {values}: {joined(note.values, 'and', 3)}."
-        f" plan.why({shown(note.values[0])}) says why; a compile says what XLA's"
+        f" plan.why({shown(note.values[0])}) explains why; a compile shows what XLA's"
         " partitioner does."
     )
 
 
 def _platform_dependent(note: PlatformDependent) -> str:
     return (
-        f"It is lowered for CPUs. Other platforms run {joined(note.operations)} in"
-        " another way, with other collectives perhaps: sv.stages(program, target) plans"
-        " for the target's platform."
+        f"The program is lowered for CPUs. Other platforms run {joined(note.operations)}"
+        " differently, perhaps with other collectives: sv.stages(program, target) plans for"
+        " the target's platform."
     )
 
 
 def _not_lowered(note: NotLowered) -> str:
     return (
-        f"It is lowered for CPUs: jax cannot lower it for {note.platform} here."
+        f"The program is lowered for CPUs: jax cannot lower it for {note.platform} here."
         f" {note.reason}"
     )
 
 
 def _after_step(note: AfterStep) -> str:
-    when = "it was requested"
+    when = "before the first step"
     if note.step >= 0:
-        when = f"it stood after step {note.step}"
-    return f"As {when}, without collectives: these are those of the end."
+        when = f"after step {note.step}"
+    return (
+        f"These are the shardings {when}. Collectives are not shown, because they are known"
+        " only for the final shardings."
+    )
 
 
 def _untried_passes(note: UntriedPasses) -> str:
@@ -357,7 +363,7 @@ def _resized(change: ResizedCollective) -> str:
 
 def _bytes_sent(fact: BytesSent) -> str:
     before, after = told_apart([fact.before, fact.after])
-    return f"Each device sends {before} before, {after} now."
+    return f"Each device sent {before} before, and sends {after} now."
 
 
 def _counts(counts: Counts) -> str:
@@ -396,11 +402,11 @@ SENTENCES = {
     ),
     NoBody: _sentence("The function it calls has no body here."),
     IsShardMap: lambda note: (
-        f"A shard_map over {', '.join(note.axes) or 'no axis'}: its body says itself what"
-        " is sent."
+        f"A shard_map over {', '.join(note.axes) or 'no axis'}: its body itself calls the"
+        " collectives."
     ),
     InsideShardMap: lambda note: (
-        f"Inside of a shard_map over {', '.join(note.axes) or 'no axis'}: the shape is"
+        f"Inside a shard_map over {', '.join(note.axes) or 'no axis'}: the shape is"
         " that of one device's block."
     ),
     PaddedDimension: _padded,
@@ -409,7 +415,7 @@ SENTENCES = {
     NotCovered: _not_covered,
     UncertainValues: _uncertain_values,
     LoweredForTpus: _sentence(
-        "It is lowered for TPUs: a Pallas kernel has no form for CPUs."
+        "The program is lowered for TPUs: its Pallas kernels cannot be lowered for CPUs."
     ),
     PlatformDependent: _platform_dependent,
     NotLowered: _not_lowered,

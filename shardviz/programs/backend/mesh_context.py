@@ -214,7 +214,7 @@ def other_mesh_note(context: MeshContext, program_mesh: MeshSpec) -> tuple[str, 
 
     >>> from shardviz.base.mesh import make_mesh
     >>> other_mesh_note(MeshContext(current=make_mesh(x=2)), make_mesh(data=4))
-    ('jax.set_mesh has the mesh x=2 here; the program is traced with its own, data=4, in...
+    ('jax.set_mesh has set the mesh x=2 here, but the program is traced with its own mesh...
     """
     in_force = context.mesh
     if in_force is None:

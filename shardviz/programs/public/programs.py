@@ -267,7 +267,7 @@ def mesh_context() -> MeshContext:
 
     >>> import shardviz as sv
     >>> print(sv.mesh_context().explain())
-    No mesh is in force: every PartitionSpec needs a mesh beside it.
+    No mesh is in force, so give a mesh with every PartitionSpec.
     """
     with needed_by("sv.mesh_context"):
         from shardviz.programs.backend import mesh_context as contexts

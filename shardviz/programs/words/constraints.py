@@ -20,7 +20,7 @@ def effect(constraint: Constraint) -> str:
     """Describes the effect of a call, and what to do if it had none.
 
     >>> print(effect(Constraint("unbox", effect=NO_RULES)))
-    No rules are in force, so unbox returns its argument as it is. Call it within ...
+    No rules are in force, so unbox returns its argument unchanged. Call it within ...
     """
     return _SENTENCES[constraint.effect](constraint)
 
@@ -38,9 +38,9 @@ def _constrained(constraint: Constraint) -> str:
 
 def _no_rules(constraint: Constraint) -> str:
     return (
-        f"No rules are in force, so {constraint.call} returns its argument as it is. Call it"
-        " within `with nn.logical_axis_rules(rules):`, or give it rules=; those of"
-        " sv.program are for its arguments alone."
+        f"No rules are in force, so {constraint.call} returns its argument unchanged. Call it"
+        " within `with nn.logical_axis_rules(rules):`, or give it rules=; the rules of"
+        " sv.program apply only to the program's arguments."
     )
 
 
@@ -48,9 +48,9 @@ def _no_mesh(constraint: Constraint) -> str:
     # Unboxing has no mesh argument.
     alternative = "" if constraint.call == UNBOX else ", or give it mesh="
     first = (
-        f"No mesh is in sight, so {constraint.call} returns its argument as it is. Enter `with"
-        f" jax.set_mesh(mesh):` around the call of the function{alternative}; flax does not"
-        " see `with mesh:`."
+        f"No mesh is in force, so {constraint.call} returns its argument unchanged. Enter"
+        f" `with jax.set_mesh(mesh):` around the call of the function{alternative}; flax does"
+        " not use the mesh of `with mesh:`."
     )
     return " ".join([first, *_unsplit(constraint), *_problems(constraint)])
 
@@ -67,8 +67,8 @@ def _identity(constraint: Constraint) -> str:
     explicit = constraint.mesh is not None and "Explicit" in constraint.mesh.axis_types
     if explicit and constraint.spec is not None:
         return (
-            f"The axes of the mesh are Explicit and it is {constraint.spec} already: nothing"
-            " changes."
+            f"The axes of the mesh are Explicit, and the value already is {constraint.spec}:"
+            " nothing changes."
         )
     if constraint.call == VARIABLE or constraint.names == ():
         return "Its names are empty, so nothing is constrained."
@@ -79,7 +79,7 @@ def _error(constraint: Constraint) -> str:
     unmatched = _unsplit(constraint)
     # flax also reports a missing rule if a rule matched but its axis was already used.
     if constraint.fallback == "RAISE_ERROR" and unmatched:
-        first = f"It has fallback {constraint.fallback} and raises one."
+        first = f"It has fallback {constraint.fallback}, so it raises an error."
         return " ".join([first, *unmatched, _add_rules(constraint)])
     return " ".join(["It raises an error.", *_problems(constraint)])
 

@@ -30,12 +30,12 @@ _CAUSES = {
         " callback takes."
     ),
     "ordered under vmap": (
-        "The calls for the elements of a batch have no order among them. Take"
-        " ordered=True away, or loop with jax.lax.map in place of vmap."
+        "The calls for the elements of a batch have no order among them. Remove"
+        " ordered=True, or loop with jax.lax.map instead of vmap."
     ),
     "branch under vmap": (
         "Under vmap the elements share one loop or take both branches, so the callback"
-        " would be called for elements that do not need it. Use jax.lax.map in place of"
+        " would be called for elements that do not need it. Use jax.lax.map instead of"
         " vmap."
     ),
 }
@@ -69,9 +69,9 @@ def runs_on(fact: RunsOn) -> str:
         case OrderedOnOne(effect=effect):
             return (
                 f"jax orders {_kind(effect)}s on one device only, and the mesh has"
-                f" {fact.devices:,}. Take ordered=True away, or use"
-                " jax.experimental.io_callback(..., ordered=True), which it can order on"
-                " many."
+                f" {fact.devices:,}. Remove ordered=True, or use"
+                " jax.experimental.io_callback(..., ordered=True), which jax can order on"
+                " many devices."
             )
         case HostResults():
             return (
@@ -107,7 +107,7 @@ def effect_note(use: EffectUse) -> str:
     """Describes when and how often an effect happens.
 
     >>> effect_note(EffectUse("debug callback", "DebugEffect"))
-    'It may happen in any order, and is done for certain only after a barrier.'
+    'It may run in any order; only a barrier guarantees that it has finished.'
     """
     if not use.kind:
         return "No effect: jax may drop it, repeat it or move it."
@@ -115,13 +115,13 @@ def effect_note(use: EffectUse) -> str:
         return "jax turns reads and writes of refs into plain values before it lowers."
     if not use.ordered:
         return (
-            "It may happen in any order, and is done for certain only after a barrier."
+            "It may run in any order; only a barrier guarantees that it has finished."
         )
     if not use.shardable:
-        return "It happens in the order of the program, on one device only."
+        return "It runs in the order of the program, on one device only."
     return (
-        "It happens in the order of the program: once for all devices, or once on each"
-        " inside shard_map, and there no order holds between devices."
+        "It runs in the order of the program, once for all devices. Inside shard_map it"
+        " runs once on each device, without an order between the devices."
     )
 
 
@@ -142,7 +142,9 @@ def effects_explained(effects: Effects) -> str:
         lines.append(f"  {effect_note(use)}")
     if effects.tokens:
         tokens = plural(effects.tokens, "token")
-        lines.append(f"To keep the order it takes {tokens}, and returns as many.")
+        lines.append(
+            f"To keep the order, the program takes {tokens} and returns as many."
+        )
     if effects.mesh_size is not None and not effects.refused:
         lines.append(str(effects.on(effects.mesh_size)))
     return "\n".join(lines)

@@ -70,9 +70,9 @@ def _without_advice(error: Failure) -> str:
             return f"{_OPENINGS.get(error.stage, 'It failed.')} {said}"
         case NotOnCpu():
             return (
-                f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs lacks this,"
-                " simulated ones included. Those for TPUs and GPUs may have it, and need"
-                " no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+                f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs, simulated ones"
+                " included, lacks this. The compilers for TPUs and GPUs may support it, and"
+                " run without such hardware: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
             )
         case RefusedByTypes(operation):
             return f"With Explicit axes jax refuses {operation} here. {said}"
@@ -81,7 +81,9 @@ def _without_advice(error: Failure) -> str:
         case HostMemory():
             return f"The memory of the machine, or of this process, ran out. {said}"
         case SystemRefused():
-            opening = "The system refused what this needs, such as a file or a process."
+            opening = (
+                "The operating system refused a resource, such as a file or a process."
+            )
             return f"{opening} {said}"
         case SpreadArray() | LocalData() | ProcessLost():
             return f"{_AMONG_PROCESSES[type(error.cause)]} jax says: {said}"
@@ -101,13 +103,13 @@ def _without_advice(error: Failure) -> str:
         case OthersWait(process, waiting, group):
             processes = joined(f"process {rank}" for rank in waiting)
             return (
-                f"Process {process}: {said} It would be waited for by {processes}."
+                f"Process {process}: {said} P{processes[1:]} would wait for it."
                 f" {_AFTER[group]}"
             )
         case CallbackRaised():
             return (
-                f"A callback raised {said}. XLA cannot end a run where the other devices"
-                " wait for the one that called, so the worker process was ended."
+                f"A callback raised {said}. XLA cannot end a run in which other devices wait"
+                " for the one that called, so the worker process was ended."
             )
     return said
 
@@ -116,15 +118,15 @@ def _without_advice(error: Failure) -> str:
 _AMONG_PROCESSES: Mapping[type[FailureCause], str] = {
     SpreadArray: (
         "An array lies on devices of several processes, and each process can read its own"
-        " shards only. Pass it to the function as an argument and not by closing over it;"
+        " shards only. Pass it to the function as an argument instead of closing over it,"
         " read array.addressable_shards, or have every process gather it:"
         " jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
     ),
     LocalData: (
-        "What this process gives does not fit the array over several processes. Rows of"
-        " its own go to jax.make_array_from_process_local_data (sv.process_rows says"
-        " which); a number or a numpy array that stands for all of an array must be the"
-        " same in every process."
+        "The data that this process gives does not fit the array, which is spread over"
+        " several processes. Pass each process's own rows to"
+        " jax.make_array_from_process_local_data (sv.process_rows lists them). A number or a"
+        " numpy array that stands for the whole array must be the same in every process."
     ),
     ProcessLost: (
         "A process ended, hangs, or waits for another one that skipped a collective. Look"
@@ -134,21 +136,21 @@ _AMONG_PROCESSES: Mapping[type[FailureCause], str] = {
 
 
 _SIGNALS = {
-    "SIGKILL": "killed from outside, often by the system where memory runs out",
-    "SIGABRT": "aborted: the compiler or runtime met a state that it cannot go on from",
-    "SIGSEGV": "crashed: a fault in memory, inside the compiler or a library",
-    "SIGBUS": "crashed: memory that should be there is not, often as /dev/shm is full",
+    "SIGKILL": "killed from outside, often by the system when memory runs out",
+    "SIGABRT": "aborted: the compiler or runtime reached a state that it cannot continue from",
+    "SIGSEGV": "crashed: a memory fault inside the compiler or a library",
+    "SIGBUS": "crashed: a page of memory is missing, often because /dev/shm is full",
     "SIGTERM": "asked to end from outside",
 }
 _AFTER = {
-    "worker": "Your kernel is not touched, and the next compile gets a new worker.",
+    "worker": "Your kernel is not affected, and the next compile gets a new worker.",
     "own": (
-        "The other processes were ended too, as they would wait for it. Your kernel is"
-        " not touched: sv.hosts starts others."
+        "The other processes were ended too, because they would wait for it. Your kernel"
+        " is not affected: sv.hosts starts other processes."
     ),
     "foreign": (
-        "The others of its group are lost with it. Your kernel is not touched: restart"
-        " the engines where they were started, and call sv.hosts again."
+        "The other processes of its group are lost with it. Your kernel is not affected:"
+        " restart the engines where they were started, and call sv.hosts again."
     ),
 }
 
@@ -157,10 +159,10 @@ def _exit(code: int | None) -> str:
     """Describes an exit code or signal.
 
     >>> _exit(3), _exit(-15), _exit(None)
-    ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'it left without a word')
+    ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'its exit code is unknown')
     """
     if code is None:
-        return "it left without a word"
+        return "its exit code is unknown"
     # Negative codes are signal numbers.
     if code >= 0:
         return f"it left with exit code {code}"
@@ -181,34 +183,32 @@ def process_end(fact: ProcessEnd) -> str:
             said = clause(" It said: {}", printed)
             return f"{process} ended{in_stage}: {_exit(code)}.{said} {after}"
         case Lost():
-            return (
-                f"{process} ended{in_stage}; what it printed is on its machine. {after}"
-            )
+            return f"{process} ended{in_stage}; its output is on its machine. {after}"
         case Stopped(seconds=seconds):
-            return f"{process} was stopped{in_stage}, for {seconds:.0f} s now. {after}"
+            return f"{process} has been stopped{in_stage} for {seconds:.0f} s. {after}"
         case TookTooLong(seconds=seconds):
             return (
-                f"{process} was ended after {seconds:.3g} s{in_stage}: that is the limit."
-                " It may hang, or need longer: give it more time, or a smaller program."
+                f"{process} was ended at its limit of {seconds:.3g} s{in_stage}. It may hang,"
+                " or need longer: give it more time, or a smaller program."
             )
         case TookTooMuchMemory(used=used, limit=limit):
             held, most = told_apart([used, limit])
             return (
-                f"{process} was ended{in_stage}: it held {held} and may hold"
-                f" {most}. Compile a smaller program, for fewer devices, or on"
-                " a machine with more memory."
+                f"{process} was ended{in_stage}: it held {held} of memory, and the limit is"
+                f" {most}. Compile a smaller program, for fewer devices, or on a machine with"
+                " more memory."
             )
     raise TypeError(type(fact))
 
 
 _GROUP_ENDS: Mapping[type[GroupEnd], str] = {
-    GroupClosed: "They were closed. Start others with sv.hosts.",
+    GroupClosed: "The processes were closed. Start others with sv.hosts.",
     GroupForked: (
-        "They belong to the process that started them, of which this one is a fork. Start"
-        " others here with sv.hosts."
+        "The processes belong to the process that started them, of which this one is a"
+        " fork. Start others here with sv.hosts."
     ),
     GroupInterrupted: (
-        "The last call was interrupted, which ends its processes. Start others with"
+        "The last call was interrupted, which ended the processes. Start others with"
         " sv.hosts."
     ),
 }

@@ -78,15 +78,15 @@ def _static_numbers(note: StaticNumbers) -> str:
     names = note.arguments
     verb = "is" if len(names) == 1 else "are"
     return (
-        f"{listed(names, 'and')} {verb} static here, since Python reads a number while it"
-        f" traces; jax.jit needs static_argnames={list(names)!r}."
+        f"{listed(names, 'and')} {verb} static here, because Python code needs the value"
+        f" during tracing; jax.jit needs static_argnames={list(names)!r}."
     )
 
 
 def _changed_in_place(note: ChangedInPlace) -> str:
     return (
-        f"{note.function} changes {listed(note.arguments, 'and')} in place. That counts as"
-        " results here, as under nnx.jit; jax.jit would drop it."
+        f"{note.function} changes {listed(note.arguments, 'and')} in place. The changed"
+        " arrays are results here, as under nnx.jit; jax.jit would drop the change."
     )
 
 
@@ -101,30 +101,30 @@ def _keyword(note: KeywordForFunction) -> str:
 
 def _jit_unreadable(note: JitUnreadable) -> str:
     return (
-        f"This jax does not say what {note.function} was given: shardings, static and"
-        " donated arguments are not seen. Give in_specs, out_specs and donate to"
-        " sv.program."
+        f"This version of jax does not report the options of {note.function}: its shardings,"
+        " static arguments and donated arguments are unknown. Give in_specs, out_specs and"
+        " donate to sv.program."
     )
 
 
 def _jit_differs(note: JitDiffers) -> str:
     return (
-        f"jax.jit and sv.program were given a different {joined(note.settings)}; that of"
-        " sv.program is used."
+        f"jax.jit and sv.program were given different {joined(note.settings)}; those of"
+        " sv.program are used."
     )
 
 
 def _jit_stays(note: JitStays) -> str:
     return (
-        f"The function is jitted with a different {joined(note.settings)}, which is used."
-        " Change it there, or give the function without jax.jit."
+        f"jax.jit and sv.program were given different {joined(note.settings)}; those of"
+        " jax.jit are used. Change them there, or give the function without jax.jit."
     )
 
 
 def _no_rules(note: NoRules) -> str:
     return (
-        f"No rules were given, so logical names split nothing, such as {note.names} of"
-        f" {note.array}. Give rules to sv.program."
+        f"No rules were given, so logical names such as {note.names} of {note.array} split"
+        " nothing. Give rules to sv.program."
     )
 
 
@@ -133,24 +133,24 @@ _IN_CONTEXT = "Traced with the program's mesh in context, as under jax.set_mesh:
 
 def _other_mesh(note: OtherMesh) -> str:
     return (
-        f"{note.set_by} has the mesh {note.in_force} here; the program is traced with its"
-        f" own, {note.program_mesh}, in its place."
+        f"{note.set_by} has set the mesh {note.in_force} here, but the program is traced"
+        f" with its own mesh, {note.program_mesh}."
     )
 
 
 def _traced_before(note: TracedBefore) -> str:
     at = f" at {note.line}" if note.line else ""
     return (
-        f"jax had traced a function{at} before any plan and does not call it again, so the"
-        " constraints in it are not seen. jax.clear_caches() makes jax forget it."
+        f"jax traced a function{at} before any plan and does not trace it again, so its"
+        " constraints are not seen. jax.clear_caches() makes jax trace it again."
     )
 
 
 def _sum_of_gradient(note: SumOfGradient) -> str:
     return (
-        f"grad put in the sum over {', '.join(note.axes)} at {note.line}: what is"
-        " differentiated there is the same on all devices, so its gradient is the sum of"
-        " theirs."
+        f"jax.grad added the sum over {', '.join(note.axes)} at {note.line}: the value that"
+        " is differentiated there is the same on all devices, so its gradient is the sum of"
+        " the devices' gradients."
     )
 
 
@@ -158,11 +158,11 @@ def _sum_of_equals(note: SumOfEquals) -> str:
     count = note.devices
     return (
         f"The sum over {', '.join(note.axes)} at {note.line} adds values that are the same"
-        f" on all {count} devices: it gives {count} times the value, and a mean there"
-        " changes nothing. If these are gradients that grad has summed already, as where a"
-        f" step was moved from jax.pmap, the step goes {count} times too far: take the mean"
-        " of the loss before jax.grad, or jax.lax.pcast the parameters to='varying' before"
-        " it."
+        f" on all {count} devices: the result is {count} times the value, and a mean instead"
+        " would change nothing. If the values are gradients that jax.grad has already summed,"
+        f" as in a step written for jax.pmap, the update is {count} times too large: take"
+        " the mean of the loss before jax.grad, or apply jax.lax.pcast(..., to='varying') to"
+        " the parameters before jax.grad."
     )
 
 
@@ -171,9 +171,9 @@ def _same_rows(note: SameRows) -> str:
     return (
         f"The shard_map at {note.line} is given the same rows of {operand}, {note.in_spec},"
         f" on all {count} devices along {axis}, and out_specs[{note.result}],"
-        f" {note.out_spec}, puts what they return side by side: the result has {count}"
-        " times as many rows. If each device should have rows of its own, name"
-        f" {axis} in {operand}, too."
+        f" {note.out_spec}, concatenates what they return: the result has {count} times as"
+        f" many rows. If each device should have its own rows, also name {axis} in"
+        f" {operand}."
     )
 
 
@@ -184,7 +184,7 @@ def _no_collectives(note: NoCollectives) -> str:
         return f"{words} The plan has no collective over them there."
     planned = [f"{c.kind} at {c.source}" for c in note.planned]
     return (
-        f"{words} jax checks it on Explicit axes and in a shard_map only, and the plan has"
+        f"{words} jax checks this only on Explicit axes and in a shard_map, and the plan has"
         f" collectives over {axes} there: {joined(planned)}."
     )
 
@@ -210,9 +210,9 @@ def _scales_apart(note: ScalesApart) -> str:
     split = ", ".join(note.axes) or "no axis"
     return (
         f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
-        f" {_OPERANDS[note.operand]} operand is split over {split} and that of its scales"
-        f" over {', '.join(note.scale_axes)}. XLA moves the scales to their blocks in every"
-        " call. Give both the same spec."
+        f" {_OPERANDS[note.operand]} operand is split over {split}, and that dimension of its"
+        f" scales over {', '.join(note.scale_axes)}. XLA moves the scales to their blocks in"
+        " every call. Give both arrays the same spec."
     )
 
 
@@ -220,10 +220,10 @@ def _straddled_blocks(note: StraddledBlocks) -> str:
     return (
         f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
         f" {_OPERANDS[note.operand]} operand has {note.blocks} blocks, and"
-        f" {', '.join(note.axes)} splits it into {note.shards} shards. jax splits the"
-        " scales into as many, so devices multiply blocks with the scales of other blocks."
-        " On CPUs the result is then wrong, without an error. Use a number of shards that"
-        f" divides {note.blocks}."
+        f" {', '.join(note.axes)} splits that dimension into {note.shards} shards. jax also"
+        f" splits the scales into {note.shards}, so devices multiply blocks with the scales"
+        " of other blocks. On CPUs the result is then wrong, without an error. Use a number"
+        f" of shards that divides {note.blocks}."
     )
 
 
@@ -237,21 +237,21 @@ def _unknown_parameter(note: UnknownJaxprParameter) -> str:
 def _without_prints(note: WithoutPrints) -> str:
     return (
         f"Compiled without jax.debug.print or jax.debug.callback ({', '.join(note.lines)}):"
-        " described devices cannot call Python. On real ones XLA gathers all that is printed"
-        " on one device, each time."
+        " described devices cannot call Python. On real devices, each call gathers all"
+        " printed values on one device."
     )
 
 
 def _no_dump_folder(note: NoDumpFolder) -> str:
     return (
-        f"XLA's dump cannot be written to {note.folder} ({note.reason}), so what its"
-        " partitioner made is unknown: free some space, or name another folder."
+        f"XLA's dump cannot be written to {note.folder} ({note.reason}), so the result of its"
+        " partitioner is unknown: free some space, or name another folder."
     )
 
 
 def _buffers_not_read(note: BuffersNotRead) -> str:
     return (
-        "What is alive at the peak is unknown: XLA wrote its buffers in a form that"
+        "The values alive at the peak are unknown: XLA wrote its buffers in a form that"
         f" shardviz does not know ({note.reason})."
     )
 
@@ -265,17 +265,17 @@ SENTENCES = {
     StaticNumbers: _static_numbers,
     ChangedInPlace: _changed_in_place,
     NoArrayArguments: _sentence(
-        f"{_IN_CONTEXT} it has no array arguments, so nothing else says on which devices"
-        " it runs."
+        f"{_IN_CONTEXT} the program has no array arguments, so nothing else determines its"
+        " devices."
     ),
     MeshNeeded: lambda note: f"{_IN_CONTEXT} without it, {note.error}",
     OtherMesh: _other_mesh,
     CannotWatch: _sentence(
-        "Calls cannot be watched: a profiler or a debugger uses what Python has for that."
+        "Calls cannot be watched: a profiler or a debugger occupies Python's hook for that."
         " End it."
     ),
     FunctionReplaced: lambda note: (
-        f"Something else is in the place of {note.function}."
+        f"{note.function} has been replaced, perhaps by another library."
     ),
     RecordingFailed: lambda note: f"They could not be recorded: {note.error}",
     TracedBefore: _traced_before,
@@ -287,9 +287,9 @@ SENTENCES = {
     ScalesApart: _scales_apart,
     StraddledBlocks: _straddled_blocks,
     RandomNumbers: _sentence(
-        "Random numbers are not partitionable here: where they are split, devices exchange"
-        " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"
-        " each device make its own; the numbers are others then."
+        "Random numbers are not partitionable here: if they are split, devices exchange the"
+        " numbers that they need. jax.config.update('jax_threefry_partitionable', True) lets"
+        " each device generate its own numbers, which are different ones."
     ),
     UnknownJaxprParameter: _unknown_parameter,
     WithoutPrints: _without_prints,
@@ -307,10 +307,10 @@ SENTENCES = {
     ),
     FileOfStages: _file_of_stages,
     OwnDump: _sentence(
-        "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."
+        "XLA_FLAGS requests a dump (xla_dump_to), so shardviz makes none itself."
     ),
     NoDump: _sentence(
-        "XLA left no module of its partitioner. This happens when the program comes"
+        "XLA's dump has no module from its partitioner. This happens when the program comes"
         " from jax's cache on disk (jax_compilation_cache_dir)."
     ),
     NoDumpFolder: _no_dump_folder,

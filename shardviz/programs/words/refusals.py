@@ -67,7 +67,7 @@ def _call(fact: TypeEdit) -> tuple[str, str]:
         case CastOperands(axes=axes):
             return f"jax.lax.pcast(..., {axes}, to='varying') of {_operands(fact)}", ""
         case CastBranches(axes=axes):
-            part = "the results of branches that do not vary over these"
+            part = "the results of branches that do not vary over these axes"
             return f"jax.lax.pcast(..., {axes}, to='varying') of {part}", ""
         case OutSharding(spec=spec):
             return f"out_sharding={spec}", ""
@@ -113,7 +113,7 @@ def refusal(fact: TypeRefusal) -> str:
 def _accepted(fact: TypeRefusal) -> str:
     if not fact.edits:
         if fact.operation == "shard_map":
-            return "No edit of its results gives the values of whole arrays."
+            return "No edit of its results gives the values of the unsharded function."
         return "No edit was found that jax accepts."
     if isinstance(fact.edits[0], CombineBeforeRead):
         return f"It needs {edit(fact.edits[0])}."

@@ -13,19 +13,18 @@ def difference(fact: Difference) -> str:
     """Names the processes and the field that differ, and how to find the cause.
 
     >>> print(difference(Difference("mesh", (3,), (0, 1, 2), "x=4", "x=8")).split(". ")[0])
-    Process 3 differs from processes 0, 1 and 2 in the mesh: x=4 in place of x=8
+    Process 3 differs from processes 0, 1 and 2 in the mesh: x=4 instead of x=8
     """
     differ = by_count(len(fact.differing), "differs", "differ")
     return (
         f"{processes(fact.differing)} {differ} from {processes(fact.reference).lower()} in"
-        f" the {fact.field}: {_value(fact.value, fact.line)} in place of"
-        f" {_value(fact.reference_value, fact.reference_line)}. Nothing ran, since every"
-        " process must do"
-        " the same, else they wait for one another or compute wrong numbers. Look for"
-        " what depends on jax.process_index(), on files of one process, or on random"
-        " numbers without a fixed seed. Where each process has rows of its own, make the"
-        " array with jax.make_array_from_process_local_data of the rows that"
-        " sv.process_rows names."
+        f" the {fact.field}: {_value(fact.value, fact.line)} instead of"
+        f" {_value(fact.reference_value, fact.reference_line)}. Nothing ran: unless all"
+        " processes do the same, they wait for each other or compute wrong numbers. Look for"
+        " code that depends on jax.process_index(), on files of one process, or on random"
+        " numbers without a fixed seed. If each process has its own rows, create the array"
+        " with jax.make_array_from_process_local_data from the rows that sv.process_rows"
+        " lists."
     )
 
 
@@ -43,9 +42,9 @@ def missing(fact: Missing) -> str:
     return (
         f"{processes(fact.absent)} did not reach {fact.call} within"
         f" {fact.seconds:.3g} s; {processes(fact.waiting).lower()} waited, and nothing"
-        " ran. A process that is missing is in another branch of the script, still"
-        " busy, or has ended: look at its output. The environment variable"
-        " SHARDVIZ_WAIT says how many seconds to wait."
+        " ran. Processes that are missing are in another branch of the script, still busy,"
+        " or have ended: look at their output. The environment variable SHARDVIZ_WAIT sets"
+        " the seconds to wait."
     )
 
 

@@ -64,7 +64,7 @@ def _static(fact: StaticChanged) -> str:
     before = "not given" if fact.before is None else fact.before
     after = "not given" if fact.after is None else fact.after
     if before == after:
-        after = "another one that reads the same"
+        after = "another value with the same repr"
     return f"static argument {fact.name}: {before} became {after}"
 
 
@@ -215,17 +215,18 @@ def mesh_comparison(value: MeshComparison) -> str:
     if second.error:
         return (
             f"The second mesh was refused: {second.error} A function that names devices"
-            " runs on those alone; name an AbstractMesh in it and let the arguments"
-            " bring the devices."
+            " runs only on those. Name an AbstractMesh in it, and let the arguments"
+            " determine the devices."
         )
     if not second.misses:
         return (
-            "Nothing was done again for the second mesh: it has the devices of the"
+            "jax repeated nothing for the second mesh, because it has the devices of the"
             " first."
         )
     repeated = " and ".join(_DONE[stage] for stage in second.misses)
     reused = " and ".join(_DONE[s] for s in STAGES if s not in second.misses)
-    return f"For the second mesh it was {repeated} again{clause(', not {}', reused)}."
+    not_again = clause(", but not {}", reused)
+    return f"For the second mesh, the function was {repeated} again{not_again}."
 
 
 SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
