@@ -101,7 +101,7 @@ _LEAST = _rows(
     (rf"^Does not fit: {SIZE} per device(?!.*before activations)", "needed"),
     (rf"\S has {SIZE}", "capacity"),
     (r"^on (.*?)(?:, by the plan)?$", "where"),
-    (rf"^{SIZE} per device; the capacity", "needed"),
+    (rf"^{SIZE} per device; the memory", "needed"),
     (rf"^Peak {SIZE}", "peak"),
 )
 

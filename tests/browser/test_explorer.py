@@ -67,7 +67,7 @@ def test_an_edit_reaches_the_kernel_and_comes_back(screen):
     type_into(screen, "Array shape", "64, 4096")
     expect(screen.locator(".sv-title")).to_have_text("w_in  f32[64, 4096]")
     type_into(screen, "PartitionSpec", "model, data")
-    expect(screen.locator(".sv-selected .sv-warn")).to_contain_text("wins over the rules")
+    expect(screen.locator(".sv-selected .sv-warn")).to_contain_text("overrides the rules")
     show_view(screen, "Rules")
     screen.get_by_label("Dialect", exact=True).select_option("nnx")
     screen.wait_for_selector(SETTLED)

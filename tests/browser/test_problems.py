@@ -66,7 +66,7 @@ def test_by_keyboard_from_the_sign_to_the_place_and_back(page: Page, complaints)
     expect(rows(page)).to_have_count(0)
     expect(sign).to_be_focused()
     page.keyboard.press("Enter")
-    place = misspelt.get_by_role("button", name="No rule knows 'embd'")
+    place = misspelt.get_by_role("button", name="No rule names 'embd'")
     for _ in range(rows(page).count() * 2):
         if place.evaluate("(e) => e === document.activeElement"):
             break

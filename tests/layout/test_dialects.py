@@ -71,7 +71,7 @@ def test_sentences_and_errors_name_the_library():
     assert "and Dots allows one." in audit.problems[KERNEL]
     assert "where Dots raises an error" in audit.problems["scale"]
     replicating = sv.audit(TREE, table[:1], MESH, dialect=replace(DOTS, replicates_unmatched=True))
-    assert "Dots replicates what no pattern matches" in replicating.explain()
+    assert "Dots replicates arrays that no pattern matches" in replicating.explain()
     with pytest.raises(sv.ShardvizError, match="Dots allows one"):
         sv.audit(TREE, table, MESH, dialect=replace(allowed, raises=True))
     with pytest.raises(sv.ShardvizError, match="there twice"):

@@ -79,10 +79,11 @@ def test_amounts_of_many_sizes_have_few_shades():
 MANY_LAYERS = """\
 33 arrays from x=8 to x=8: 3.5 MiB sent.
 1.5 MiB within hosts, 2 MiB between 2 hosts.
-All of it is layers/{0..31}/w, from P('x', None) to P(None, 'x'), as
+All of it is for layers/{0..31}/w, from P('x', None) to P(None, 'x'), as
   all-to-alls.
-On the fullest device 512 KiB before and 512 KiB after; at most 1 MiB while both
-  are there, or 528 KiB where each array is donated and moved by itself.
+The fullest device holds 512 KiB before and 512 KiB after. While both layouts
+  are in memory, it holds at most 1 MiB, or 528 KiB if each array is donated and
+  moved separately.
 Bytes moved, the largest first:
   32 × 112 KiB  layers/{0..31}/w · bf16[256, 256] · P('x', None) → P(None, 'x')
     · all-to-all

@@ -47,7 +47,7 @@ def test_why_takes_a_dozen_lines_with_the_origin_and_the_value(plan):
     words = why.summary
     assert words[0].startswith(f"{logits.name} is made by dot_general at train_step.py:")
     assert any(line.endswith("split over data, which came from argument tokens.") for line in words)
-    left = next(line for line in words if line.endswith("left out, element by element."))
+    left = next(line for line in words if line.endswith("that work element by element."))
     steps = [f for f in why.facts if isinstance(f, StepLine) and f.axis == "data"]
     hidden = [step for step in steps if str(step) not in words]
     assert int(left.split()[0]) == len(hidden) > 20

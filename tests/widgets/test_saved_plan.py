@@ -78,7 +78,7 @@ def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
     stages, values = saved(made, program)
     assert time.perf_counter() - began < 1.2
     assert text(stages, 0) == "not planned"
-    assert values["error"] == "Saved without the plan, which was not made within 0.2 s."
+    assert values["error"] == "Saved without the plan, which was not ready within 0.2 s."
     made._planner.close()
 
 
@@ -89,7 +89,7 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     made._receive(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
     assert time.perf_counter() - began < stages_view.PLAN_S
     (message,) = [m for m in sent if m.get("kind") == "file"]
-    assert '"The program is planned when the edits settle."' not in message["text"]
+    assert '"The program is planned once you pause editing."' not in message["text"]
     assert "1 all-gather, 1 all-reduce" in message["text"]
     made.close()
 

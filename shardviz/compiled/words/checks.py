@@ -90,11 +90,11 @@ def _partial_results(fact: PartialResults) -> str:
 
 def _spec(fact: SpecCompared) -> str:
     compiled = fact.compiled or "other shard indices"
-    return f"{fact.requested} was requested, and the compiler gives {compiled}."
+    return f"{fact.requested} was requested and the compiler gives {compiled}."
 
 
 def _uneven_blocks(fact: UnevenBlocks) -> str:
-    return f"{fact.requested} was requested, but the blocks differ in shape."
+    return f"{fact.requested} was requested and the blocks differ in shape."
 
 
 def _other_type(fact: OtherType) -> str:

@@ -20,8 +20,8 @@ NOTES: Mapping[str, str] = {
     " iterations.",
     "planned": "Counted from the plan, because XLA's own count is missing, or counts the body"
     " of a loop once.",
-    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once,"
-    " and the program may take longer.",
+    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once:"
+    " the program takes longer.",
     "branches": "Only the costliest branch of each condition counts.",
     "ragged": "The bytes that a ragged exchange sends are known only when it runs.",
     "no groups": "The groups of devices of this collective are not known.",
