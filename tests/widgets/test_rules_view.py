@@ -196,7 +196,7 @@ def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
     before = session.audit.bytes_per_device
     remedy = cell_remedies(session, f"{session.now.selected}:1").edits[0]
     assert remedy.edit == (
-        "Rename 'embd' to 'embed' in array params/wo in layers 0 to 2 and 3 like it"
+        "Rename 'embd' to 'embed' in array params/wo in layers 0 to 2 (and 3 like it)"
     )
     session.edit("remedy", (session.now.selected, remedy))
     assert before - session.audit.bytes_per_device == remedy.bytes_saved == 9 * 512 * 512 * 3 // 4

@@ -112,10 +112,10 @@ def _name_dimension(fact: NameDimension) -> str:
     if layers.in_layers is not None:
         array = "array {} in {}".format(*layers.in_layers)
         alike -= len(layers.items) - 1
-    array += clause(" (and of {:,} like it)", alike)
+    array += clause(" (and {:,} like it)", alike)
     if fact.old is None:
         return f"Name dimension {fact.dim} of {array} {shown(fact.new)}"
-    return f"Rename dimension {shown(fact.old)} of {array} to {shown(fact.new)}"
+    return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"
 
 
 def _retarget(fact: RetargetLine) -> str:
