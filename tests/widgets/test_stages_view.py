@@ -115,8 +115,8 @@ def test_a_combined_collective_has_the_causes_of_its_members_the_largest_first()
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert together["causes"] == [str(one.cause) for one in reversed(SUMS)]
     group = next(g for g in view["groups"][2] if g["numbers"] == [0])
-    assert (group["tags"], group["what"]) == (["async"], "3 arrays in one, dot_general, backward")
-    assert "3 arrays in one" in together["facts"]
+    assert (group["tags"], group["what"]) == (["async"], "3 arrays combined, dot_general, backward")
+    assert "3 arrays combined" in together["facts"]
 
 
 def layer_sums(count: int) -> tuple[Collective, ...]:
