@@ -72,7 +72,7 @@ def test_sentences_and_errors_name_the_library():
     assert "where Dots raises an error" in audit.problems["scale"]
     replicating = sv.audit(TREE, table[:1], MESH, dialect=replace(DOTS, replicates_unmatched=True))
     assert "Dots replicates arrays that no pattern matches" in replicating.explain()
-    with pytest.raises(sv.ShardvizError, match="Dots allows one"):
+    with pytest.raises(sv.ShardvizError, match="Dots allows only one"):
         sv.audit(TREE, table, MESH, dialect=replace(allowed, raises=True))
     with pytest.raises(sv.ShardvizError, match="there twice"):
         sv.audit(TREE, [("a", ()), ("a", ())], MESH, dialect=replace(DOTS, unique_patterns=True))
