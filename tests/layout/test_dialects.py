@@ -69,7 +69,7 @@ def test_sentences_and_errors_name_the_library():
     allowed = replace(DOTS, first_match_wins=False)
     audit = sv.audit(TREE, table, MESH, dialect=allowed)
     assert "and Dots allows only one." in audit.problems[KERNEL]
-    assert "where Dots raises an error" in audit.problems["scale"]
+    assert "and Dots then raises an error" in audit.problems["scale"]
     replicating = sv.audit(TREE, table[:1], MESH, dialect=replace(DOTS, replicates_unmatched=True))
     assert "Dots replicates arrays that no pattern matches" in replicating.explain()
     with pytest.raises(sv.ShardvizError, match="Dots allows only one"):
