@@ -108,7 +108,7 @@ def test_what_does_not_hold_says_what_is_so(subject, ask, code, fields):
     found = caught.value.broken
     assert (found.code, found.name) == (code, "step")
     assert {name: getattr(found, name) for name in fields} == fields
-    assert str(caught.value).startswith("There is" if code == "nothing" else "Expected ")
+    assert str(caught.value).startswith("step cannot" if code == "nothing" else "Expected ")
 
 
 def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
