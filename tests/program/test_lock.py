@@ -138,7 +138,8 @@ def test_changes_of_arrays(rows, mesh, counts):
 def test_the_version_of_jax_is_named_where_something_changed_and_only_there():
     old = moves_locked(gather(0))
     new = Lock(**{**vars(moves_locked(gather(0, 512))), "made_with": {"jax": "9.9"}})
-    assert f"jax {old.made_with['jax']}, and the program now with jax 9.9" in old.diff(new).lines[-1]
+    words = f"jax {old.made_with['jax']}, and the program now with jax 9.9"
+    assert words in old.diff(new).lines[-1]
     same = Lock(**{**vars(moves_locked(gather(0))), "made_with": {"jax": "9.9", "target": "TPU"}})
     assert old.diff(same).lines == ("Nothing changed.",)
 
