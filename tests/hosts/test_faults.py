@@ -91,7 +91,7 @@ FAULTS = {
     "killed": (kill, 1, "(SIGKILL)"),
     "asked to end": (terminate, 1, "(SIGTERM)"),
     "asked to end, and it coordinates": (terminate_the_coordinator, 0, "(SIGTERM)"),
-    "stopped, and another gives up": (stop_one_and_abort_the_other, 0, "was stopped"),
+    "stopped, and another gives up": (stop_one_and_abort_the_other, 0, "has been stopped"),
     "cancelled": (None, None, ""),
 }
 CASES = [

@@ -128,7 +128,7 @@ FAULTS = {
     "killed": (Faults.killed, "SIGKILL"),
     "aborted": (Faults.aborted, "SIGABRT"),
     "hung": (Faults.hung, "that is the limit"),
-    "too big": (Faults.too_big, "may hold 1 GiB"),
+    "too big": (Faults.too_big, "limit is 1 GiB"),
     "malformed": (Faults.malformed, ""),
     "cancelled": (Faults.cancelled, "Cancelled"),
 }
