@@ -80,7 +80,7 @@ MOST_SAID = 8
 # Lists of ids with more characters than this are written as ranges.
 SIDE_BY_SIDE = 17
 # The size of an array in points, unless its blocks need more space.
-WIDEST, HIGHEST, STRIP, SCALAR = 430.0, 250.0, 54.0, 150.0
+ROOM, STRIP, SCALAR = (430.0, 250.0), 54.0, 150.0
 # The area of all blocks in square points, unless legible blocks need more.
 AREA = 240_000.0
 # The smallest and largest ratio of width to height at which arrays are drawn.
@@ -104,6 +104,7 @@ def draw_layout_array(
     logical: Sequence[str | None] | None = None,
     title: str | None = None,
     legible: bool = True,
+    room: tuple[float, float] = ROOM,
 ) -> Picture:
     """Draws the blocks of an array, each with the devices that hold it.
 
@@ -117,6 +118,7 @@ def draw_layout_array(
         title: replaces the default title; `""` for no title.
         legible: whether blocks must be large enough for their device ids, which can
             require folded rows; not needed on a page that zooms.
+        room: width and height of the array in points, unless its blocks need more.
 
     Raises:
         LayoutError: for dimensions that the array lacks.
@@ -141,7 +143,7 @@ def draw_layout_array(
         offsets, ids = holders_of(layout, blocks)
         ends = ids[: offsets[1]], ids[offsets[-2] :]
         samples = [ids_text(end_ids, MOST_LETTERS) for end_ids in ends]
-    cell, to_scale = _block_size(cells, selection, samples if legible else ())
+    cell, to_scale = _block_size(cells, selection, samples if legible else (), room)
     # A scalar is drawn as a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
@@ -252,7 +254,7 @@ def _words_width(edges: Sequence[Ruler]) -> float:
         if ruler.words and ruler.is_edge and not ruler.down:
             names = " ".join(name for _, name, _ in ruler.axes)
             wide = text_width(f"{ruler.words[0]} {names}", 9.0)
-            widths.append(min(wide + 12 * len(ruler.axes), WIDEST))
+            widths.append(min(wide + 12 * len(ruler.axes), ROOM[0]))
     return max(widths)
 
 
@@ -312,23 +314,28 @@ def _facts(layout: Layout, selection: BlockSelection) -> dict[str, Any]:
 
 
 def _block_size(
-    layout: Layout, selection: BlockSelection, samples: Sequence[str]
+    layout: Layout,
+    selection: BlockSelection,
+    samples: Sequence[str],
+    room: tuple[float, float] = ROOM,
 ) -> tuple[tuple[float, float], bool]:
     """Returns a block's width and height in points, and whether they are to scale.
 
     Args:
         samples: the text of the first and the last block; empty if blocks need not be
             legible.
+        room: see `draw_layout_array`.
     """
+    widest, highest = room
     sizes = [max(1, layout.shape[dim]) for dim in selection.dims]
     counts = [layout.block_counts[dim] for dim in selection.dims]
     down, across = [1, 1, *counts][-2:]
     number = math.prod(layout.block_counts[dim] for dim in selection.axes)
     width, height = SCALAR, STRIP
     if len(sizes) == 1:
-        width = WIDEST
+        width = widest
     elif sizes:
-        width = min(WIDEST, HIGHEST * _aspect(*sizes))
+        width = min(widest, highest * _aspect(*sizes))
         height = width / _aspect(*sizes)
     # If steps are side by side, each is drawn smaller.
     smaller = min(1.0, max(0.4, 1.3 * (down * across / number) ** 0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -212,6 +213,8 @@ TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 # Notes are wrapped at this width in points, or at the tiles' width if larger.
 NOTES_WIDE = 700.0
+# Pages of several pictures are at least as wide as a notebook shows them.
+PAGE_WIDE = 640.0
 # At low resolution, painters round each letter's width to full dots, which makes lines
 # longer by up to this factor.
 ROUNDING = 1.06
@@ -361,23 +364,47 @@ def side_by_side(
     alt: str = "",
     width: float = 960.0,
 ) -> Picture:
-    """Arranges pictures in rows of at most `width` points, under one title."""
+    """Arranges pictures in rows of at most `width` points, under one title.
+
+    The rows end where the page becomes smallest.
+    """
     top = TITLE if title else 0.0
-    x, y, row, right = 0.0, top, 0.0, 0.0
-    panels = []
-    for picture in pictures:
-        if x and x + picture.width > width:
-            x, y, row = 0.0, y + row, 0.0
-        panels.append((x, y, picture))
-        x += picture.width
-        row, right = max(row, picture.height), max(right, x)
+    # Some row is the widest, so no other widths can give other rows.
+    widths = {width}
+    for first in range(len(pictures)):
+        widths |= set(itertools.accumulate(p.width for p in pictures[first:]))
+    pages = [_in_rows(pictures, wide) for wide in widths if wide <= width]
+    size, corners = min(pages, key=lambda rows: _paper(*rows[0]))
     return page(
         no_tiles(),
         [],
         title=title,
         notes=notes,
         # Each picture already has a margin.
-        size=(right - 2 * PAD, y + row - top - 2 * PAD),
+        size=(size[0] - 2 * PAD, size[1] - 2 * PAD),
         alt=alt or " ".join(p.alt for p in pictures),
-        panels=tuple(panels),
+        panels=tuple(
+            (x, top + y, picture)
+            for (x, y), picture in zip(corners, pictures, strict=True)
+        ),
     )
+
+
+def _paper(width: float, height: float) -> tuple[float, float]:
+    """Returns the area of a page, and its height to decide between equal areas."""
+    return round(max(width, PAGE_WIDE) * height), height
+
+
+def _in_rows(
+    pictures: Sequence[Picture], width: float
+) -> tuple[tuple[float, float], list[tuple[float, float]]]:
+    """Returns the size of pictures in rows, and the top left corner of each picture."""
+    x, y, row, right = 0.0, 0.0, 0.0, 0.0
+    corners = []
+    for picture in pictures:
+        if x and x + picture.width > width:
+            x, y, row = 0.0, y + row, 0.0
+        corners.append((x, y))
+        x += picture.width
+        row, right = max(row, picture.height), max(right, x)
+    return (right, y + row), corners

@@ -372,17 +372,17 @@ def _edge_parts(
     ruler: Ruler, colours: list[str], space: float
 ) -> list[tuple[str, str, float]]:
     """Returns the longest edge text that fits, as (text, colour, width) parts."""
-    names = [name for _, name, _ in ruler.axes]
-    parts: list[tuple[str, str, float]] = []
-    for number, words in enumerate(ruler.words):
-        parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
-        for name, colour in zip(names, colours, strict=True):
-            parts.append(("●", colour, EDGE_SIZE * 1.2))
-            # Axis names follow only the longest alternative.
-            if not number:
-                parts.append((name, "", text_width(f"{name} ", EDGE_SIZE)))
-        if sum(width for _, _, width in parts) <= space:
-            return parts
+    # Axis names before sizes: the first bounds show the sizes, too.
+    for named in (True, False):
+        # Text that ends with "over" must be followed by axis names.
+        for words in ruler.words if named else ruler.words[1:]:
+            parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
+            for (_, name, _), colour in zip(ruler.axes, colours, strict=True):
+                parts.append(("●", colour, EDGE_SIZE * 1.2))
+                if named:
+                    parts.append((name, "", text_width(f"{name} ", EDGE_SIZE)))
+            if sum(width for _, _, width in parts) <= space:
+                return parts
     words = shortened(ruler.words[-1], space, EDGE_SIZE)
     return [(words, "", text_width(words, EDGE_SIZE))]
 

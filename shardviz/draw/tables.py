@@ -300,14 +300,16 @@ class Table:
         return lines
 
     def picture(self, **more: Any) -> Picture:
-        """Draws the table; a bar's length is proportional to its value.
+        """Draws the table without empty columns; bars are proportional to the values.
 
         Args:
             more: other arguments of `page`.
         """
+        texts = itertools.zip_longest(*(row.words for row in self.rows), fillvalue="")
+        filled = [number for number, column in enumerate(texts) if any(column)]
         columns = [Column(self.heads[0], 2 * LONGEST)]
-        columns += [Column(head, WIDEST_COLUMN) for head in self.heads[1:]]
-        if len(columns) > 1:
+        columns += [Column(self.heads[1 + number], WIDEST_COLUMN) for number in filled]
+        if filled and 1 + filled[-1] == len(self.heads) - 1:
             columns[-1] = Column(self.heads[-1], WIDEST_LAST, lines=MOST_REMARK_LINES)
         largest = max((row.value or 0.0 for row in self.rows), default=0.0) or 1.0
         rows = []
@@ -317,8 +319,9 @@ class Table:
             if row.value is not None:
                 length = max(LEAST, LONGEST * row.value / largest)
             amount = Amount(length, row.text, row.group)
-            blanks = ("",) * (len(columns) - 1 - len(row.words))
-            rows.append(Row((amount, *row.words, *blanks), tone=row.tone or "text"))
+            words = dict(enumerate(row.words))
+            cells = (words.get(number, "") for number in filled)
+            rows.append(Row((amount, *cells), tone=row.tone or "text"))
         labels, bars, size = column_table(columns, rows)
         more.setdefault("alt", sentences(self.lines("")))
         tiles = rectangle_tiles(bars, radius=3.0)

@@ -318,7 +318,7 @@ class Topology(Displayed):
 
     @property
     def hosts(self) -> int:
-        """The number of hosts, each with one jax process."""
+        """The number of hosts: of jax processes, each with the chips of `host_shape`."""
         return self.chips // math.prod(self.host_shape)
 
     @cached_property
@@ -407,7 +407,7 @@ class Topology(Displayed):
 
         >>> import shardviz as sv
         >>> sv.Topology.parse("tpu:v5p:4x4x8").words()
-        '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
+        '128 chips of TPU v5p as 4×4×8 on 32 hosts of 4 chips; every axis closes to a ring.'
         """
         return explanation(self)
 

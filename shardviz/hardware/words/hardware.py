@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from shardviz.base.format import joined, plural
 from shardviz.hardware.targets import Target
 from shardviz.hardware.topology import Topology
@@ -37,7 +39,7 @@ def topology_words(topology: Topology) -> str:
     """Describes a topology in one sentence.
 
     >>> topology_words(Topology.parse("tpu:v5p:4x4x8"))
-    '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
+    '128 chips of TPU v5p as 4×4×8 on 32 hosts of 4 chips; every axis closes to a ring.'
     """
     hosts = plural(topology.hosts, "host")
     if topology.chip.platform == "gpu":
@@ -52,6 +54,9 @@ def topology_words(topology: Topology) -> str:
         words = f"{topology.slices} slices of {words}"
     if topology.chip.devices > 1:
         words += f", {plural(topology.devices, 'device')} in all,"
+    # Google's table of v5e has 8 chips per host, but a jax process gets 4 of them.
+    if topology.hosts > 1:
+        hosts += f" of {math.prod(topology.host_shape)} chips"
     return f"{words} on {hosts}; {_rings(topology.wraps)}."
 
 

@@ -17,6 +17,7 @@ from shardviz.draw.page import (
     text_page,
     text_width,
     titled,
+    widest,
 )
 from shardviz.draw.picture import Label, Picture, make_tiles
 from shardviz.move.movement import Movement, check_step
@@ -26,7 +27,7 @@ from shardviz.move.words import movement as wording
 MOST_DRAWN, MOST_COLUMNS = 16, 64
 MOST_PANELS = 8
 # Sizes of cells, in points.
-TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0
+TOP, LONG, HIGH, PITCH, GAP = 16.0, 26.0, 15.0, 18.0, 3.0
 STRIP_WIDE = 1100.0
 # The most lines of text, and the least characters per table column.
 MOST_ROWS, LEAST_WIDE = 40, 8
@@ -76,7 +77,12 @@ def draw_movement(
     return side_by_side(
         stills,
         title=head,
-        notes=[*about, *wording.step_lines(movement, 4), *notes],
+        notes=[
+            wording.blocks(movement),
+            *about,
+            *wording.step_lines(movement, 4),
+            *notes,
+        ],
         alt=alt,
         width=STRIP_WIDE,
     )
@@ -93,13 +99,12 @@ def _still(
     """Draws the chunks on every device after `steps_done` steps."""
     labels, chunks = [], len(m.chunks.labels)
     left = text_width(f"device {int(m.devices.max())}", 8.0) + 14
-    long = 26.0
-    for name in m.chunks.labels:
-        long = max(long, text_width(name, 8.0) + 4)
     # Chunk names only fit if there are few chunks; a single still has more space.
-    named = chunks * long < (700 if notes else 380)
-    if not named:
-        long = 10.0
+    least, space = widest(m.chunks.labels, 8.0) + 4, 700 if notes else 380
+    named = chunks * least < space
+    long = 10.0
+    if named:
+        long = max(least, LONG) if chunks * LONG < space else least
     # Order the devices and chunks of a torus by grid position.
     places, columns = m.method.places, np.arange(chunks)
     if m.method.grid.ndim > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.base.collective_kind import KINDS
+from shardviz.base.collective_kind import KINDS, Route
 from shardviz.base.format import (
     by_count,
     bytes_text,
@@ -177,6 +177,17 @@ def step_lines(m: Movement, largest: int) -> list[str]:
 def sum_signs(m: Movement) -> str:
     """Returns the legend of a table of sums."""
     return f"■ all {m.size} devices, 2 the sum of two, · nothing"
+
+
+def blocks(m: Movement) -> str:
+    """Describes the rows, columns and blocks of a picture of chunks."""
+    words = "Rows are devices, columns are chunks"
+    if KINDS[m.kind].route is Route.EXCHANGE:
+        return f"{words}, coloured by the device that they go to."
+    if m.sums:
+        count = f"how many of the {m.contributors} devices its sum includes"
+        return f"{words}. The width of a block shows {count}."
+    return f"{words}."
 
 
 def caption(m: Movement, steps_done: int) -> str:

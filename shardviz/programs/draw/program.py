@@ -27,6 +27,8 @@ from shardviz.hardware.draw.mesh import draw_layout_devices, draw_mesh, mesh_tex
 from shardviz.programs.program import Program
 
 MOST_ARRAYS = 12
+# The width and height of one of several arrays, in points: two fit beside each other.
+SMALLER = 260.0, 200.0
 
 
 def draw_request(
@@ -108,8 +110,10 @@ def draw_program(
         if layout is None:
             panels.append(draw_array_spec(array, problem=str(request.problem or "")))
         else:
-            named = {"name": array.name, "logical": array.logical}
-            panels.append(draw_layout_array(layout, **named))
+            options = {"name": array.name, "logical": array.logical}
+            if len(requests) > 1:
+                options["room"] = SMALLER
+            panels.append(draw_layout_array(layout, **options))
     head = f"{program.name}: {plural(len(requests), 'array')} on {program.mesh}"
     return side_by_side(
         panels,
