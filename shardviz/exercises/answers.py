@@ -165,7 +165,9 @@ def read_pair(
     else:
         specs = limited(answer, MOST, "Two specs", ShardvizError)
     if len(specs) != 2:
-        raise Wrong(f"This takes two specs, of {joined(names)}; got {len(specs)}.")
+        raise Wrong(
+            f"The answer must be two specs, of {joined(names)}; got {len(specs)}."
+        )
     pairs = zip(specs, arrays, strict=True)
     return [read_layout(spec, array, mesh) for spec, array in pairs]
 
@@ -279,7 +281,9 @@ def read_number(answer: Answer, unit: str) -> float:
     else:
         value = _number(answer)
     if value is None or not 0 <= value < math.inf:
-        raise Wrong(f"This takes a number of {unit} from 0 on; got {shown(answer)}.")
+        raise Wrong(
+            f"The answer must be a number of {unit}, 0 or more; got {shown(answer)}."
+        )
     return value
 
 
@@ -462,9 +466,9 @@ def same_names(names: set[str], right: Collection[str]) -> str:
     """
     wrong = sorted(names.difference(right))
     if wrong:
-        raise Wrong(f"{wrong[0]} is not one of those; you name {len(names)}.")
+        raise Wrong(f"{wrong[0]} does not belong in the answer; you name {len(names)}.")
     if len(names) < len(right):
         if not names:
-            raise Wrong("Your answer names none.")
-        raise Wrong(f"You name {len(names)}, which are right; there are more.")
+            raise Wrong("Your answer has no names.")
+        raise Wrong(f"You name {len(names)}, which are right, but not all.")
     return words.lists(names)

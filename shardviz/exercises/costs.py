@@ -69,7 +69,7 @@ def _devices(count: int) -> Sequence[Any]:
     devices = jax.devices()
     if len(devices) < count:
         raise Wrong(
-            f"This runs on {count} devices, and JAX has {len(devices)} here. Set"
+            f"This exercise runs on {count} devices, and JAX has {len(devices)} here. Set"
             f" jax_num_cpu_devices to {count} before JAX is first used."
         )
     return devices[:count]
@@ -98,8 +98,8 @@ def _refused() -> list[str]:
 @add(
     "running/refused",
     task="""
-`a` was put on device 1 and `b` on device 2, both with `jax.device_put`. `c` is a new `jnp.ones(8)`. `s` is
-split over devices 0 to 3. Which of these lines does JAX refuse? Answer with their names.
+`jax.device_put` has put `a` on device 1 and `b` on device 2. `c` is a new `jnp.ones(8)`. `s` is split over
+devices 0 to 3. Which of these lines does JAX refuse? Answer with their names.
 """,
     given=lambda: Setup(
         lines="".join(f"\n    {name}: {text}" for name, (text, _) in _LINES.items())
@@ -107,11 +107,11 @@ split over devices 0 to 3. Which of these lines does JAX refuse? Answer with the
     hints=(
         "Which of the four arrays are committed to devices?",
         "JAX moves only uncommitted arrays. Do all committed operands of a line have the same devices?",
-        "`jax.jit` does not change this: its arguments must be on the same devices, too.",
+        "`jax.jit` makes no difference: its committed arguments must be on the same devices, too.",
     ),
     solution="pair, mixed, jitted",
     why=(
-        "Only `c` is uncommitted, so JAX moves it to the other operand. The three lines that JAX refuses have "
+        "Only `c` is uncommitted, so JAX moves `c` to the devices of the other operand. The three lines that JAX refuses have "
         "operands committed to different devices."
     ),
 )
@@ -150,7 +150,8 @@ def running_arguments(setup: Setup, answer: Answer) -> str:
         right += layout.bytes_per_device
     whole = sum(array.bytes for array in setup.arrays)
     mistakes = {
-        whole / right: "that is all of the arguments, but each of them is split.",
+        whole
+        / right: "that is the size of the unsplit arguments, but each of them is split.",
         whole
         / setup.mesh.size
         / right: "that divides all arguments by all devices, but no array is split over both axes.",
@@ -185,7 +186,7 @@ the product `a @ b` on that device.
         arrays=(make_array("a", (64, 32)), make_array("b", (32, 16))), device=3
     ),
     hints=(
-        "What happens if you multiply the two where they are?",
+        "What happens if you multiply `a` and `b` where they are?",
         "An operation runs where its operands are, so bring both operands to one place.",
         "`jax.device_put` accepts a device as its second argument.",
     ),
@@ -208,7 +209,7 @@ def running_meet(setup: Setup, answer: Answer) -> str:
         raise Wrong(words.raises(error)) from None
     require(
         isinstance(result, jax.Array),
-        f"It returns {type(result).__name__}, not an array.",
+        f"Your function returns {type(result).__name__}, not an array.",
     )
     where = sorted(device.id for device in result.devices())
     does = f"The result is on device {joined(map(str, where))}."
@@ -241,8 +242,8 @@ arithmetic of `x @ w` take as long as its memory traffic? Count `w`, `x` and the
     ),
     solution="173",
     why=(
-        "The ratio of the two rates is 166 operations per byte. With `w` alone that would be 166 rows. The rows "
-        "of `x` and of the result add some traffic, so it takes a few more."
+        "The ratio of the two rates is 166 operations per byte. If only `w` were read, 166 rows would be enough. "
+        "`x` and the result add some traffic, so a few more rows are needed."
     ),
 )
 def roofline_rows(setup: Setup, answer: Answer) -> str:
@@ -254,7 +255,7 @@ def roofline_rows(setup: Setup, answer: Answer) -> str:
         ridge
         * width
         / (width - ridge)
-        / right: "that counts `x` or the result, not both.",
+        / right: "that counts only one of `x` and the result.",
         2 * ridge * width / (width - 4 * ridge) / right: (
             "that counts one operation per element, but a product multiplies and adds."
         ),
@@ -272,16 +273,16 @@ it runs as an operation of its own? Answer in seconds, or with text and a unit.
         x=make_array("x", (8192, 16384), dtype="bfloat16"), memory=_H100.hbm_bandwidth
     ),
     hints=(
-        "A GELU needs a few operations per element. Is that much, compared with its bytes?",
+        "A GELU needs a few operations per element. Is that a lot for the bytes that it moves?",
         "An elementwise operation waits for memory. How many bytes does it move?",
-        "It reads every element once and writes every element once.",
+        "A GELU reads every element once and writes every element once.",
     ),
     solution="160 us",
     why="Each element is read once and written once, 2 bytes each time, and that takes longer than the arithmetic.",
 )
 def roofline_elementwise(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        1 / 2: "that reads `x`, but the result must be written, too.",
+        1 / 2: "that is for reading `x`, but the result must be written, too.",
         2: "that counts 4 bytes per element; look at the dtype of `x`.",
         1 / 4: "that counts one byte per element.",
     }
@@ -303,11 +304,11 @@ does the arithmetic take as long as reading the weights? Neglect the bytes of `x
         "Set 2 B / peak equal to the time for reading one weight.",
     ),
     solution="120",
-    why="One weight is one byte and takes two operations per row, so half of the ratio of the two rates is enough.",
+    why="A weight of one byte takes two operations per row, so the number of rows is half of the ratio of the two rates.",
 )
 def roofline_int8(setup: Setup, answer: Answer) -> str:
     mistakes: dict[float, str] = {
-        2: "that reads two bytes per weight, but an int8 has one.",
+        2: "that is for reading two bytes per weight, but an int8 has one.",
         4: "that counts one operation per weight and row, and two bytes per weight.",
     }
     right = setup.peak / setup.memory / 2
@@ -322,7 +323,7 @@ def _right_to_left(A: Any, B: Any, v: Any) -> Any:
     "roofline/chain",
     task="""
 Write a function of `A`, `B` and `v` that returns `A @ B @ v` and takes at most `most` seconds on one chip of
-TPU v5e, by the roofline of its operations.
+TPU v5e, according to the roofline of its operations.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=1"),
@@ -336,7 +337,7 @@ TPU v5e, by the roofline of its operations.
     hints=(
         "In which order does Python multiply, and how many operations is that?",
         "Matrix products can be grouped in two ways. Count the operations of each.",
-        "A product with few columns waits for memory: it reads a matrix once. Two such products are enough.",
+        "A product with few columns takes as long as reading its matrix once. Two such products are enough.",
     ),
     solution=_right_to_left,
     why="Grouped from the right, both products have 8 columns, so the chip only has to read `A` and `B` once.",
@@ -350,12 +351,15 @@ def roofline_chain(setup: Setup, answer: Answer) -> str:
     least = planned_roofline(
         planned(submitted), Topology.parse("tpu:v5e:1x1"), setup.mesh
     )
-    require(not least.has_unknown_trips, "Its loop has no fixed number of rounds.")
+    require(
+        not least.has_unknown_trips,
+        "Your function has a loop without a fixed number of rounds.",
+    )
     parts = [f"{part} {seconds_text(seconds)}" for part, seconds in least.parts.items()]
     does = f"At least {seconds_text(least.seconds)}: {joined(parts)}."
     require(
         least.seconds is not None and least.seconds <= setup.most,
-        f"{does} It should take at most {seconds_text(setup.most)}.",
+        f"{does} Your function should take at most {seconds_text(setup.most)}.",
     )
     return does
 
@@ -368,9 +372,9 @@ _TORUS = Topology.parse("tpu:v5e:16x16")
 @add(
     "torus/ring-seconds",
     task="""
-How long does an all-gather over `axis` take at least, if each chip has `bytes` of the result in the
-end? A link carries `link_rate` bytes per second in each direction. The axes of the mesh lie along those
-of the slice, and latency does not count. Answer in seconds.
+How long does an all-gather over `axis` take at least, if each chip ends with a result of `bytes` bytes? A
+link carries `link_rate` bytes per second in each direction. The axes of the mesh lie along those of the
+slice. Ignore latency. Answer in seconds.
 """,
     given=lambda: Setup(
         topology=_TORUS,
@@ -380,7 +384,7 @@ of the slice, and latency does not count. Answer in seconds.
         link_rate=_TORUS.chip.link_bandwidth,
     ),
     hints=(
-        "Does this axis of the slice close to a ring? `topology.wraps` shows it.",
+        "Is this axis of the slice a ring? `topology.wraps` shows it.",
         "On a ring, data goes both ways at the same time, and a chip sends all parts but one.",
         "So half of these parts leave through each of the two links that a chip has on the ring.",
     ),
@@ -389,11 +393,13 @@ of the slice, and latency does not count. Answer in seconds.
 )
 def torus_ring_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        2: "that is one direction of the ring alone, but each of the two carries half.",
-        1 / 2: "that uses the links of both axes, but the ring has only those of one.",
+        2: "that is for one direction of the ring, but each direction carries half of the bytes.",
+        1
+        / 2: "that is for the links of both axes, but the ring has only those of one.",
         0.13: "that is the time to read the result from memory, but here the data crosses links.",
         8: "that counts bits, but the rate is in bytes.",
-        2 / 15: "that is one step of the ring, which sends one part of sixteen.",
+        2
+        / 15: "that is one step of the ring, in which a chip sends one of sixteen parts.",
     }
     gather = Collective("all-gather", (setup.axis,), setup.bytes)
     use = collective_link_use(gather, setup.mesh, setup.topology)
@@ -405,19 +411,19 @@ def torus_ring_seconds(setup: Setup, answer: Answer) -> str:
 @add(
     "torus/all-rings",
     task="""
-Name a TPU slice of `chips` chips in which every axis closes to a ring. Answer with a topology, as
+Name a TPU slice of `chips` chips in which the chips along every axis form rings. Answer with a topology, as
 `sv.topology` accepts it.
 """,
     given=lambda: Setup(chips=192),
     hints=(
-        "Not every generation of TPU has a torus with three axes, and in some only an axis of full length closes.",
-        "`sv.topology(…).wraps` shows which axes close.",
-        "In generations with three axes, the axes close if the slice is made of whole cubes of 4×4×4 chips.",
+        "Not every generation of TPU has a torus with three axes, and in some only axes of full length are rings.",
+        "`sv.topology(…).wraps` shows which axes are rings.",
+        "In generations with three axes, all axes are rings if the slice is made of whole cubes of 4×4×4 chips.",
     ),
     solution="tpu:v5p:4x4x12",
     why=(
-        "The chips of v4, v5p and 7x are joined in cubes of 4×4×4, and axes made of whole cubes close to "
-        "rings. On v5e and v6e an axis closes only if it is 16 chips long."
+        "The chips of v4, v5p and 7x are joined in cubes of 4×4×4, and the axes of a slice of whole cubes are "
+        "rings. On v5e and v6e an axis is a ring only if it is 16 chips long."
     ),
 )
 def torus_all_rings(setup: Setup, answer: Answer) -> str:
@@ -426,10 +432,12 @@ def torus_all_rings(setup: Setup, answer: Answer) -> str:
     if not isinstance(answer, Topology):
         answer = Topology.parse(answer)
     does = f"{answer}: {answer.words()}"
-    require(answer.chip.platform == "tpu", f"{does} It must be a slice of TPUs.")
-    require(answer.slices == 1, f"{does} It must be one slice.")
-    require(answer.chips == setup.chips, f"{does} It must have 192 chips.")
-    require(all(answer.wraps), f"{does} Not every axis closes to a ring.")
+    require(
+        answer.chip.platform == "tpu", f"{does} The answer must be a slice of TPUs."
+    )
+    require(answer.slices == 1, f"{does} The answer must be a single slice.")
+    require(answer.chips == setup.chips, f"{does} The slice must have 192 chips.")
+    require(all(answer.wraps), f"{does} Not every axis is a ring.")
     return does
 
 
@@ -437,14 +445,15 @@ def torus_all_rings(setup: Setup, answer: Answer) -> str:
     "torus/small",
     task="""
 An all-gather runs both ways around a ring of `chips` chips. A link carries `link_rate` bytes per second in
-each direction, and each hop takes `hop` seconds, however little is sent. For a result of how many bytes do
-the hops take as long as the bytes? Answer with a number of bytes, or with text and a unit.
+each direction, and each hop from chip to chip takes `hop` seconds, however little is sent. For a result of
+how many bytes do the hops take as long as sending the bytes? Answer with a number of bytes, or with text and
+a unit.
 """,
     given=lambda: Setup(chips=8, link_rate=_V5P.link_bandwidth, hop=_V5P.hop_latency),
     hints=(
-        "How many hops away is the farthest chip, if data goes both ways?",
+        "How many hops away is the farthest chip, if data is sent both ways?",
         "Each chip receives all parts but its own, half of them over each of its two links.",
-        "Set hops × hop equal to (n − 1)/n of the bytes, divided by the rate of two links.",
+        "Set the number of hops × `hop` equal to (n − 1)/n of the bytes, divided by the rate of two links.",
     ),
     solution="914 KB",
     why="The farthest chip is four hops away, which takes 4 µs. In this time two links carry 7/8 of the result.",
@@ -455,10 +464,11 @@ def torus_small(setup: Setup, answer: Answer) -> str:
     mistakes = {
         2: "that counts 8 hops, but data goes both ways around the ring.",
         7 / 4: "that counts 7 hops, but data goes both ways around the ring.",
-        1 / 2: "that uses one link, but data goes both ways around the ring.",
-        7 / 8: "that receives the whole result, but a chip has its own part already.",
+        1 / 2: "that is for one link, but data goes both ways around the ring.",
+        7
+        / 8: "that is for receiving the whole result, but a chip has its own part already.",
         1 / 4: "that counts one hop.",
-        7 / 8 / 2: "that uses one link, and receives the whole result.",
+        7 / 8 / 2: "that is for one link, and for receiving the whole result.",
     }
     return check_number(answer, right, "bytes", mistakes, tolerance=0.01)
 
@@ -474,15 +484,15 @@ def _gather_twice(part: Any) -> Any:
     "torus/axis-by-axis",
     task="""
 The rows of `part` are split over both axes of a torus, `x` first. Write the function that each device runs
-inside of `jax.shard_map`. It gets one device's rows and returns all of them, in order. Use two all-gathers,
-each over one axis.
+inside of `jax.shard_map`. The function gets the device's rows, and returns the rows of all devices, in order.
+Use two all-gathers, each over one axis.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"),
         arrays=(make_array("part", (1024, 256), spec="(x, y)"),),
     ),
     hints=(
-        "The parts of which devices are neighbours in the result?",
+        "Which devices have parts that are next to each other in the result?",
         "`x` is the major axis: the devices along `y` hold consecutive rows.",
         "Gather over the minor axis first. `tiled=True` joins the parts along their rows.",
     ),
@@ -495,10 +505,10 @@ def torus_axis_by_axis(setup: Setup, answer: Answer) -> str:
     collectives = report.partitioned or ()
     does = f"Your function: {words.moves(collectives)}."
     gathers = [c for c in collectives if c.kind == "all-gather"]
-    require(len(gathers) == len(collectives), f"{does} It should only gather.")
+    require(len(gathers) == len(collectives), f"{does} Use only all-gathers.")
     axes = sorted(axis for c in gathers for axis in c.mesh_axes)
     require(
         axes == ["x", "y"] and len(gathers) == 2,
-        f"{does} It should gather over each axis once.",
+        f"{does} Gather over each axis once.",
     )
     return does

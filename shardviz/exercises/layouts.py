@@ -93,8 +93,8 @@ with a spec.
         x=make_array("x", (4096, 1024), dtype="bfloat16"),
     ),
     hints=(
-        "How many shards does that take, and along which dimension?",
-        "An axis that your spec leaves out makes replicas. Which axes does it leave out?",
+        "How many shards does that need, and along which dimension?",
+        "Devices along an axis that your spec leaves out hold replicas. Which axes does your spec leave out?",
         "An entry of a spec can be a tuple of axes, which together split one dimension.",
     ),
     solution="P(('host', 'chip'))",
@@ -108,10 +108,11 @@ def arrays_eight_shards(setup: Setup, answer: Answer) -> str:
     does = words.says(layout)
     require(
         layout.shard_shape[1] == 1024,
-        f"{does} Those are not complete rows, since dimension 1 is split, too.",
+        f"{does} These shards are not complete rows, since dimension 1 is split, too.",
     )
     require(
-        layout.replicas == 1, f"{does} A mesh axis that splits nothing makes replicas."
+        layout.replicas == 1,
+        f"{does} Devices along a mesh axis that splits nothing hold replicas.",
     )
     return does
 
@@ -129,9 +130,9 @@ such as `"1.5 KiB"`.
         ),
     ),
     hints=(
-        "Which of the axes split `q`, and which do not?",
+        "Which of the mesh axes split `q`, and which do not?",
         "The full array takes as many bytes as it has elements, times the bytes of one element.",
-        "Divide only by the sizes of the axes that the spec names.",
+        "Divide this number only by the sizes of the axes that the spec names.",
     ),
     solution="16 MiB",
     why=(
@@ -143,7 +144,7 @@ def arrays_memory(setup: Setup, answer: Answer) -> str:
     mistakes = {
         8: "that is all of `q`, but `q` is split.",
         1
-        / 2: "that divides `q` by all devices of the mesh, but one axis does not split it.",
+        / 2: "that divides `q` by all devices of the mesh, but one axis does not split `q`.",
         2: "that counts 4 bytes per element; look at the dtype of `q`.",
         16: "that is what all devices hold together.",
     }
@@ -165,7 +166,7 @@ mesh. Answer with ids.
         device=5,
     ),
     hints=(
-        "A device id is a name, not a position. Show the mesh: where in it is the device?",
+        "A device id is a name, not a position. Show the mesh, and find the device in it.",
         "Only the coordinates along the axes that split `w` decide what a device holds.",
         "Look at the column of the mesh that the device is in.",
     ),
@@ -188,8 +189,8 @@ def arrays_same_shard(setup: Setup, answer: Answer) -> str:
 @add(
     "arrays/second-half",
     task="""
-Give every device complete rows of its own, so that `device` holds the first rows of the second half
-of `x`. Answer with a spec.
+Split `x` so that each device holds different complete rows, and `device` holds the first rows of the second
+half of `x`. Answer with a spec.
 """,
     given=lambda: Setup(
         mesh=make_mesh("host=4, chip=2"),
@@ -199,7 +200,7 @@ of `x`. Answer with a spec.
     hints=(
         "Which axis of a tuple is the major one?",
         "Along the last axis of a tuple, neighbouring devices hold neighbouring shards.",
-        "Where is the device in the mesh? The axis along which its coordinate is not 0 must be the major one.",
+        "Where is the device in the mesh? The axis along which the device's coordinate is not 0 must be the major one.",
     ),
     solution="P(('chip','host'))",
     why=(
@@ -213,7 +214,7 @@ def arrays_second_half(setup: Setup, answer: Answer) -> str:
     require(
         layout.shard_shape[1] == 1024, f"{does} Every device must hold complete rows."
     )
-    require(layout.replicas == 1, f"{does} Every device must hold rows of its own.")
+    require(layout.replicas == 1, f"{does} No two devices may hold the same rows.")
     require(
         layout.box(setup.device)[0].start == 2048,
         f"{does} The rows of `device` are not the first ones of the second half.",
@@ -239,8 +240,8 @@ def arrays_second_half(setup: Setup, answer: Answer) -> str:
     ),
     solution="rows=8, columns=2",
     why=(
-        "With 8 parts of 512 rows and 2 parts of 512 columns, all 16 shards are square. A further axis makes "
-        "replicas, so 4 by 1 works as well if that axis has size 4."
+        "With 8 parts of 512 rows and 2 parts of 512 columns, all 16 shards are square. Devices along a further "
+        "axis hold replicas, so 4 by 1 works as well if the further axis has size 4."
     ),
 )
 def arrays_square_shards(setup: Setup, answer: Answer) -> str:
@@ -249,7 +250,7 @@ def arrays_square_shards(setup: Setup, answer: Answer) -> str:
     does = words.says(layout)
     require(mesh.size == setup.devices, f"{does} The mesh must have 16 devices.")
     rows, columns = layout.shard_shape
-    require(rows == columns, f"{does} That is not square.")
+    require(rows == columns, f"{does} The shard is not square.")
     return does
 
 
@@ -290,7 +291,7 @@ def rules_two_rules(setup: Setup, answer: Answer) -> str:
     "rules/shadowed",
     task="""
 This table does not split `w_in` over all devices. Put the same five rules in another order, so that no two
-devices hold the same shard of `w_in`. The table is read as flax.linen reads it.
+devices hold the same shard of `w_in`. The rules are applied as in flax.linen.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"),
@@ -302,12 +303,12 @@ devices hold the same shard of `w_in`. The table is read as flax.linen reads it.
     hints=(
         "Ask `sv.resolve` for the verdict of every rule on `w_in`.",
         "A rule for None always applies, and ends the search for its name.",
-        "Two rules for `width` should come before the one for None, and `hidden` needs an axis that is still free.",
+        "Two rules for `width` must come before the rule for None, and `hidden` needs an axis that is still free.",
     ),
     solution="tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nwidth -> None",
     why=(
-        "`hidden` takes `y` before `width` asks for it, so the next rule for `width` is tried. That rule must "
-        "come before the one for None."
+        "The rule for `hidden` uses `y` first, so the next rule for `width` is tried. That rule must come before "
+        "the rule for None."
     ),
 )
 def rules_shadowed(setup: Setup, answer: Answer) -> str:
@@ -333,12 +334,12 @@ and `w_in` can be laid out with either of them.
         mesh=make_mesh("x=4, y=2"), w_in=make_array("w_in", (512, 2048), "width hidden")
     ),
     hints=(
-        "How does each of the two treat a name that has several rules?",
+        "How does each of the two libraries treat a name that has several rules?",
         "Linen takes the first rule that applies; nnx makes a dict of the table.",
         "Write two rules for the same name.",
     ),
     solution="width -> x\nhidden -> y\nwidth -> None",
-    why="Of two rules for one name, linen takes the first one that applies, and nnx the last one.",
+    why="If a name has two rules, linen takes the first one that applies, and nnx the last one.",
 )
 def rules_dialects(setup: Setup, answer: Answer) -> str:
     table, arrays = read_table(answer, setup.mesh), (setup.w_in,)
@@ -348,11 +349,12 @@ def rules_dialects(setup: Setup, answer: Answer) -> str:
     names = {rule.logical for rule in table}
     require(
         len(names) < len(table),
-        f"{does} No name has two rules, so both read the table alike.",
+        f"{does} No name has two rules, so linen and nnx read the table alike.",
     )
     # Compare shards per device, because different specs can mean the same layout.
     require(
-        (linen.groups != nnx.groups).any(), f"{does} Both split `w_in` in the same way."
+        (linen.groups != nnx.groups).any(),
+        f"{does} Linen and nnx split `w_in` in the same way.",
     )
     return does
 
@@ -440,7 +442,7 @@ def far_step_seconds(setup: Setup, answer: Answer) -> str:
         / 3: "that is the forward pass alone; the backward pass computes twice as much.",
         2 / 3: "that is the backward pass alone.",
         1 / 2: "that counts a multiplication and an addition as one operation.",
-        1024: "that is one chip alone, but all of them compute.",
+        1024: "that is the time of a single chip, but all chips compute.",
     }
     # Per parameter and token: 2 operations forward, 4 backward (scaling book, part 4).
     right = 6 * setup.parameters * setup.tokens / (setup.chips * setup.peak)
@@ -450,9 +452,9 @@ def far_step_seconds(setup: Setup, answer: Answer) -> str:
 @add(
     "pods/8b-train-state",
     task="""
-The weights of an 8B model are trained in float32 with Adam, which keeps two moments of each. So there
-are `copies` arrays for each one in `arrays`. Write rules with which all of them together take at most
-`most` bytes per device.
+The weights of an 8B model are trained in float32 with Adam, which keeps two moments of each weight. So each
+array in `arrays` is kept `copies` times. Write rules with which all copies together take at most `most` bytes
+per device.
 """,
     given=lambda: Setup(
         topology=_V5E,
@@ -464,12 +466,12 @@ are `copies` arrays for each one in `arrays`. Write rules with which all of them
     hints=(
         "How many bytes do all of these arrays have, divided by the number of devices?",
         "There is little to spare: every large array must be split over all devices.",
-        "Which logical name do all large arrays have?",
+        "Which logical name do all large arrays have in common?",
     ),
     solution="embed -> (fsdp, model)",
     why=(
         "Every matrix has a dimension called `embed`, whose size is divisible by 32. So one rule with both "
-        "axes splits them all. Splitting two dimensions over one axis each does it as well."
+        "axes splits all matrices. Two rules that split two dimensions over one axis each work as well."
     ),
 )
 def pods_a_8b_train_state(setup: Setup, answer: Answer) -> str:
@@ -493,9 +495,9 @@ _SPLIT_MODEL = Rules.of(
 @add(
     "pods/70b-mesh",
     task="""
-A 70B model is trained in float32 with these rules and with Adam, so there are `copies` arrays for each
-one in `arrays`. Make a mesh of `devices` devices on which all arrays can be laid out and together
-take at most `most` bytes per device.
+A 70B model is trained in float32 with these rules and with Adam, so each array in `arrays` is kept `copies`
+times. Make a mesh of `devices` devices on which all arrays can be laid out, and all copies together take at
+most `most` bytes per device.
 """,
     given=lambda: Setup(
         devices=128,
@@ -506,12 +508,12 @@ take at most `most` bytes per device.
     ),
     hints=(
         "Which axes do the rules name?",
-        "Which is the smallest dimension that goes to `model`?",
+        "Which is the smallest dimension that the rules split over `model`?",
         "Devices along any other axis hold replicas, and there is no room for replicas.",
     ),
     solution="fsdp=16, model=8",
     why=(
-        "The 8 heads of keys and values limit `model` to 8. All other devices must split `embed`, since "
+        "The 8 heads of keys and values limit `model` to 8. The remaining factor of 16 must split `embed`, since "
         "replicas would take at least twice the memory."
     ),
 )
@@ -541,8 +543,8 @@ def _serving(setup: Setup, batch: int) -> int:
     "arithmetic/cache-batch",
     task="""
 A model answers a batch of requests. Its `weights` and a `cache` of keys and values are on this slice in
-bfloat16, split by these rules. Each chip has `memory` bytes. What is the largest batch, which is
-dimension 1 of the cache, that fits beside the weights? The batch must be a multiple of `multiple`.
+bfloat16, split by these rules. Each chip has `memory` bytes. What is the largest batch whose cache fits in
+memory together with the weights? The batch is dimension 1 of the cache, and must be a multiple of `multiple`.
 """,
     given=lambda: Setup(
         topology=_V5E,
@@ -561,14 +563,14 @@ dimension 1 of the cache, that fits beside the weights? The batch must be a mult
         multiple=4,
     ),
     hints=(
-        "How many bytes are left on each chip beside the weights?",
-        "How many bytes does one sequence take in the cache, and over which axes are they split?",
-        "Each device holds its part of the batch, and its part of the heads of keys and values.",
+        "How many bytes does each chip have left after the weights?",
+        "How many bytes does one sequence take in the cache, and over which axes is the cache split?",
+        "Each device holds a part of the batch, and of the heads of keys and values.",
     ),
     solution=152,
     why=(
-        "Divide what is free on a chip by what one sequence takes there: that is the number of sequences in "
-        "each part of the batch. There are four parts."
+        "Divide the free bytes of a chip by the bytes that one sequence takes there: that is the number of "
+        "sequences in each part of the batch. There are four parts."
     ),
 )
 def arithmetic_cache_batch(setup: Setup, answer: Answer) -> str:
@@ -582,7 +584,7 @@ def arithmetic_cache_batch(setup: Setup, answer: Answer) -> str:
     require(used <= setup.memory, f"{does} That is more than the chip has.")
     require(
         setup.memory < _serving(setup, int(batch) + setup.multiple),
-        f"{does} More would fit.",
+        f"{does} A larger batch would fit.",
     )
     return does
 
@@ -658,7 +660,8 @@ def _edits(old: list[str], new: list[str]) -> int:
 @add(
     "debugging/unmatched",
     task="""
-A logical name is misspelt, so no rule knows it. Which arrays have that name? Answer with their paths.
+A logical name is misspelt, so the table has no rule for it. Which arrays have that name? Answer with their
+paths.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"), rules=_TREE_RULES, arrays=_tree(misspelt="hiden")
@@ -683,8 +686,8 @@ def debugging_unmatched(setup: Setup, answer: Answer) -> str:
 @add(
     "debugging/one-rule",
     task="""
-These arrays take too much memory. Change one rule of the table (edit, move, add or remove it) so that
-they take at most `most` bytes per device.
+These arrays take too much memory. Edit, move, add or remove one rule of the table so that the arrays take at
+most `most` bytes per device.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"),
@@ -705,8 +708,8 @@ they take at most `most` bytes per device.
     ),
     solution="vocab -> y\nheads -> y\nhidden -> y\nwidth -> x\nwidth -> None",
     why=(
-        "The rule for None shadows the one below it. Behind that rule it does nothing, so it can be moved "
-        "there or removed."
+        "The rule for None shadows the rule for `width` below it. After that rule, the rule for None has no "
+        "effect, so it can be moved there or removed."
     ),
 )
 def debugging_one_rule(setup: Setup, answer: Answer) -> str:
@@ -739,7 +742,7 @@ paths.
     hints=(
         "Resolve each kind of array by these rules. Which kind has no split dimension?",
         "`sv.audit(arrays, rules, mesh).replicated` lists the replicated arrays.",
-        "Two kinds of array have neither of the dimensions that the table splits; both are in every block.",
+        "Two kinds of array have none of the dimensions that the table splits; both kinds are in every block.",
     ),
     solution=(
         "params/block_0/attention/wq",
@@ -764,8 +767,8 @@ def debugging_replicated(setup: Setup, answer: Answer) -> str:
 @add(
     "keep/lost-moments",
     task="""
-These are the parameters of a model and their moments, as Adam keeps them. Some moments are not split
-as their parameters are. Which ones? Answer with their paths.
+These are the parameters of a model and their moments, as Adam keeps them. Some moments are not split like
+their parameters. Which ones? Answer with their paths.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4, y=2"),
@@ -817,7 +820,7 @@ an audit and raises an AssertionError if a moment has lost its sharding, and oth
     ),
     hints=(
         "`sv.expect(audit)` has methods that raise an error if an expectation fails.",
-        "How many bytes does each device hold in either audit? Which share of the arrays is split?",
+        "How many bytes does each device hold in each of the two audits? Which share of the arrays is split?",
         "`.sharded(...)` and `.at_most(...)` take a limit. Choose one that lies between the two audits.",
     ),
     solution=_stays_split,
@@ -828,9 +831,9 @@ an audit and raises an AssertionError if a moment has lost its sharding, and oth
 )
 def keep_contract(setup: Setup, answer: Answer) -> str:
     if not callable(answer):
-        raise Wrong(f"This takes a function of an audit; got {shown(answer)}.")
+        raise Wrong(f"The answer must be a function of an audit; got {shown(answer)}.")
     good, bad = _message(answer, setup.good), _message(answer, setup.bad)
     does = words.contract(good, bad)
-    require(not good, f"{does} Your test must pass for the good one.")
+    require(not good, f"{does} Your test must pass for the good audit.")
     require(bad, f"{does} Your test would not have found the mistake.")
     return does

@@ -141,8 +141,8 @@ def _multiplied(setup: Setup, answer: Answer, a: Layout, b: Layout) -> tuple[Pla
 @add(
     "matmul/nothing-moves",
     task="""
-Split `A` and `B` so that the product `A @ B` is in eight different shards and no data moves. Neither of
-the two may be replicated on all devices. Answer with two specs, or in the notation of the lesson:
+Split `A` and `B` so that the product `A @ B` is in eight different shards and no data is sent. Neither `A`
+nor `B` may be replicated on all devices. Answer with two specs, or in the notation of the lesson:
 `A[…] · B[…]`.
 """,
     given=lambda: Setup(
@@ -152,8 +152,8 @@ the two may be replicated on all devices. Answer with two specs, or in the notat
     ),
     hints=(
         "What does a device need to compute one block of the product?",
-        "The dimension that is summed over must be complete on each device.",
-        "Split the rows of one and the columns of the other, over different axes.",
+        "The dimension that the product sums over must be complete on each device.",
+        "Split the rows of one factor and the columns of the other, over different axes.",
     ),
     solution="A[I_U, J] B[J, K_V]",
     why="Each device has complete rows of A and complete columns of B, which is all that its block needs.",
@@ -164,9 +164,9 @@ def matmul_nothing_moves(setup: Setup, answer: Answer) -> str:
     does = _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives)
     require(
         min(a.num_blocks, b.num_blocks) >= 2,
-        f"{does} One of the two is replicated on all devices; split both.",
+        f"{does} One of the factors is replicated on all devices; split both.",
     )
-    require(not plan.collectives, f"{does} No data should move.")
+    require(not plan.collectives, f"{does} No data should be sent.")
     require(results == 8, f"{does} The product is not in eight different shards.")
     return does
 
@@ -174,8 +174,8 @@ def matmul_nothing_moves(setup: Setup, answer: Answer) -> str:
 @add(
     "matmul/one-all-reduce",
     task="""
-Split `A` and `B` so that every device holds one eighth of each, and the product takes one all-reduce
-and nothing else. Answer with two specs, or in the notation of the lesson: `A[…] · B[…]`.
+Split `A` and `B` so that every device holds one eighth of each, and the product needs one all-reduce and no
+other collective. Answer with two specs, or in the notation of the lesson: `A[…] · B[…]`.
 """,
     given=lambda: Setup(
         mesh=make_mesh("U=4, V=2"),
@@ -184,8 +184,8 @@ and nothing else. Answer with two specs, or in the notation of the lesson: `A[�
     ),
     hints=(
         "Where do partial sums come from?",
-        "Both must be split along the dimension that is summed over, and in the same way.",
-        "Every device has its own shard of both, so both axes must split that dimension.",
+        "Both factors must be split along the dimension that the product sums over, and in the same way.",
+        "No two devices hold the same shard, so both mesh axes must split that dimension.",
     ),
     solution="A[I, J_UV] B[J_UV, K]",
     why=(
@@ -199,11 +199,11 @@ def matmul_one_all_reduce(setup: Setup, answer: Answer) -> str:
     does = _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives)
     require(
         max(a.replicas, b.replicas) == 1,
-        f"{does} Every device must hold shards of its own of both.",
+        f"{does} No two devices may hold the same shard.",
     )
     require(
         _kinds(plan.collectives) == ["all-reduce"],
-        f"{does} It should take one all-reduce and nothing else.",
+        f"{does} It should need one all-reduce and no other collective.",
     )
     return does
 
@@ -221,14 +221,15 @@ bytes for `A @ B`, as XLA's partitioner compiles it. Answer with a spec of `A`.
         most=1048576,
     ),
     hints=(
-        "Which of the two must move if only one of them is split along the dimension that is summed over?",
+        "Which factor must be sent if only one of them is split along the dimension that the product sums over?",
         "`B` should not be gathered: leave its shards where they are, and add partial sums.",
         "How must the columns of `A` be split to match the rows of `B` that a device holds?",
     ),
     solution="P(None, 'U')",
     why=(
-        "If the columns of A are split as the rows of B are, no factor has to move. Only the partial sums of "
-        "a small product are added. Columns split over other axes cost little more, since A is small."
+        "If the columns of A are split like the rows of B, no factor has to be sent. Only the partial sums of "
+        "a small product are added. If the columns of A are split over other axes, little more is sent, since A "
+        "is small."
     ),
 )
 def matmul_move_the_small_one(setup: Setup, answer: Answer) -> str:
@@ -252,9 +253,9 @@ Answer with a number of bytes, or with text and a unit.
         B=make_array("B", (1024, 2048), spec="U"),
     ),
     hints=(
-        "Which dimension is split on both sides, and which collective follows from that?",
-        "The product is split as well. How large is a device's block of it?",
-        "An all-reduce is a reduce-scatter and an all-gather; in each, a device sends all of n parts but one.",
+        "Which dimension is split in both factors, and which collective does the product need for it?",
+        "The product is split as well. How large is the block of each device?",
+        "An all-reduce is a reduce-scatter and an all-gather; in each, a device sends all parts of its block but one.",
     ),
     solution="3 MiB",
     why=(
@@ -264,11 +265,11 @@ Answer with a number of bytes, or with text and a unit.
 )
 def matmul_sent_bytes(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        2 / 3: "that is the size of the block, not what a device sends of it.",
+        2 / 3: "that is the size of the block; a device sends more.",
         1 / 2: "that is one round of the ring, but an all-reduce takes two.",
         4
         / 3: "that is the block twice, but in each round a device sends only three of its four parts.",
-        2: "that is for a product whose rows are not split, but here they are.",
+        2: "that is right for a product whose rows are not split, but here they are.",
         8: "that is what all devices send together.",
     }
     right = sent_bytes(planned(_product(setup, setup.A, setup.B)).collectives)
@@ -281,19 +282,19 @@ def matmul_sent_bytes(setup: Setup, answer: Answer) -> str:
 @add(
     "collectives/one-all-to-all",
     task="""
-`x` is split in one way, and must be split in another. Choose both specs so that this takes one
+`x` is split in one way, and must be split in another. Choose both specs so that this change needs one
 all-to-all and no other collective. Answer with two specs: before and after.
 """,
     given=lambda: Setup(mesh=make_mesh("U=4, V=2"), x=make_array("x", (512, 1024))),
     hints=(
         "Which collective moves a mesh axis from one dimension of an array to another?",
-        "Each device holds as many bytes after it as before, and sends a part to every other device.",
+        "Each device holds as many bytes after this collective as before, and sends a part to every other device of its group.",
         "Use the same axis before and after, for different dimensions.",
     ),
     solution=("P('U', None)", "P(None, 'U')"),
     why=(
         "The axis splits one dimension before and the other after. Every device cuts its shard into parts, "
-        "keeps one and sends one to each of the others."
+        "keeps one and sends one to each other device along the axis."
     ),
 )
 def collectives_one_all_to_all(setup: Setup, answer: Answer) -> str:
@@ -303,7 +304,7 @@ def collectives_one_all_to_all(setup: Setup, answer: Answer) -> str:
     does = _costs(f"{before.spec} → {after.spec}", collectives)
     require(
         _kinds(collectives) == ["all-to-all"],
-        f"{does} It should take one all-to-all and nothing else.",
+        f"{does} It should need one all-to-all and no other collective.",
     )
     return does
 
@@ -311,8 +312,8 @@ def collectives_one_all_to_all(setup: Setup, answer: Answer) -> str:
 @add(
     "collectives/all-reduce-sends",
     task="""
-Each of the devices has computed a `gradient`, and an all-reduce on a ring adds them up. How many bytes
-does each device send? Answer with a number of bytes, or with text and a unit.
+Each of the `devices` has computed a `gradient`, and an all-reduce on a ring adds up the gradients. How many
+bytes does each device send? Answer with a number of bytes, or with text and a unit.
 """,
     given=lambda: Setup(gradient=make_array("gradient", (4096, 4096)), devices=8),
     hints=(
@@ -329,7 +330,7 @@ def collectives_all_reduce_sends(setup: Setup, answer: Answer) -> str:
         1 / 2: "that is the reduce-scatter alone; its result must still be gathered.",
         8
         / 7: "that is the gradient twice, but in each of the two collectives a device sends all parts but one.",
-        4: "that is every device sending its gradient to all others, which a ring does not do.",
+        4: "you let every device send its gradient to all others, which a ring does not do.",
         1 / 14: "that is one part of the gradient, sent once.",
         8: "that is what all devices send together.",
     }
@@ -360,10 +361,12 @@ def _read_specs(
     elif isinstance(answer, (tuple, list)):
         specs = list(answer)
     else:
-        raise Wrong(f"This takes the specs of {joined(names)}; got {shown(answer)}.")
+        raise Wrong(
+            f"The answer must be the specs of {joined(names)}; got {shown(answer)}."
+        )
     if len(specs) != len(arrays):
         raise Wrong(
-            f"This takes {len(arrays)} specs, of {joined(names)}; got {len(specs)}."
+            f"The answer must be {len(arrays)} specs, of {joined(names)}; got {len(specs)}."
         )
     split = []
     for spec, array in zip(specs, arrays, strict=True):
@@ -399,8 +402,8 @@ specs in this order, or with a dict from names to specs.
     ),
     hints=(
         "Compare the bytes of one weight with the bytes of the tokens. Which of them should stay in place?",
-        "The weights are large and must be in eight shards, but neither they nor their gradients may move.",
-        "Split the dimension between the two products over both axes, and leave the tokens whole.",
+        "The weights are large and must be in eight shards, but neither the weights nor their gradients may be sent.",
+        "Split the dimension between the two products over both axes, and leave the tokens unsplit.",
     ),
     solution=("None, (outer, inner)", "(outer, inner)", ""),
     why=(
@@ -443,7 +446,7 @@ text and a unit.
 """,
     given=lambda: Setup(width=4096, hidden=16384, devices=16, tokens=65536),
     hints=(
-        "One of the given numbers has no influence on the answer. Which one?",
+        "The answer does not depend on one of the given numbers. Which one?",
         "Each weight is gathered once, and each gradient is as large as its weight.",
         "An all-gather and a reduce-scatter of B bytes each send (n − 1)/n of B.",
     ),
@@ -455,12 +458,12 @@ text and a unit.
 )
 def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        1 / 2: "that is the forward pass alone; the gradients move as well.",
+        1 / 2: "that is the forward pass alone; the gradients are sent as well.",
         3 / 2: "that counts three passes, but here each weight is gathered only once.",
         16 / 15: "that counts all 16 parts, but each device already has one of them.",
         16: "that is what all devices send together.",
-        8 / 15: "that is the size of the weights, not what a device sends of them.",
-        1 / 4: "that is for one weight and one pass.",
+        8 / 15: "that is the size of the weights, not the bytes that a device sends.",
+        1 / 4: "that is for one weight in one pass.",
         1 / 15: "that is a single step of each collective on the ring.",
     }
     weights = 2 * setup.width * setup.hidden * 4
@@ -472,19 +475,19 @@ def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
     "parallelism/gated-tokens",
     task="""
 A gated MLP has three weights, `gate` and `w_in` of shape `[width, hidden]` and `w_out` of shape
-`[hidden, width]`, and computes `(silu(x @ gate) * (x @ w_in)) @ w_out`. Everything is in float32. Below how
-many tokens does tensor parallelism send fewer bytes than data parallelism? The program computes the gradients
-of the weights and of `x`. Under tensor parallelism, XLA for TPUs inserts one all-reduce per pass.
+`[hidden, width]`, and computes `(silu(x @ gate) * (x @ w_in)) @ w_out`. Everything is in float32. The program
+computes the gradients of the weights and of `x`. Under tensor parallelism, XLA for TPUs inserts one
+all-reduce per pass. Below how many tokens does tensor parallelism send fewer bytes than data parallelism?
 """,
     given=lambda: Setup(width=512, hidden=2048, devices=8),
     hints=(
-        "Data parallelism reduces the gradients of all three weights. How many numbers is that?",
-        "Tensor parallelism reduces one array per pass, of shape `[tokens, width]`.",
-        "Every reduced number costs the same, so compare the two counts. Does `width` matter?",
+        "Data parallelism adds up the gradients of all three weights over the devices. How many numbers are these?",
+        "Tensor parallelism adds up one array per pass, of shape `[tokens, width]`.",
+        "Each of these numbers costs the same, so compare the two counts. Does `width` matter?",
     ),
     solution=3072,
     why=(
-        "Data parallelism reduces 3 × width × hidden numbers, tensor parallelism 2 × tokens × width. They are "
+        "Data parallelism adds up 3 × width × hidden numbers, tensor parallelism 2 × tokens × width. The two are "
         "equal at 3/2 × hidden tokens, on any number of devices."
     ),
 )
@@ -493,10 +496,10 @@ def parallelism_gated_tokens(setup: Setup, answer: Answer) -> str:
         2 / 3: "that is for an MLP with two weights, but this one has three.",
         2: "that counts one of the two passes of tensor parallelism.",
         1 / 2: "that counts both passes of tensor parallelism twice.",
-        1 / 4: "that is in terms of `width`, which both ways of splitting share.",
+        1 / 4: "you used `width` instead of `hidden`, but `width` cancels.",
         1
         / 8: "that is for the tokens of one device, but under tensor parallelism each device has all tokens.",
-        8: "that multiplies by the devices, but both ways use the same all-reduce over all of them.",
+        8: "you multiplied by the number of devices, but in both cases the all-reduce is over all devices.",
     }
     return check_number(answer, 3 * setup.hidden / 2, "tokens", mistakes)
 
@@ -536,7 +539,7 @@ needs only a single all-reduce.
     given=lambda: _training("MLP"),
     hints=(
         "Which dimension of the weights lies between the two products?",
-        "The first product should need no collective: each device makes its own part of the wide dimension.",
+        "The first product should need no collective: each device computes its own part of the wide dimension.",
         "The second product then sums over a split dimension, once. The other dimension of the weights stays unsplit.",
     ),
     solution="batch -> outer\nmlp -> inner",
@@ -563,16 +566,16 @@ def tables_tensor(setup: Setup, answer: Answer) -> str:
     "tables/fsdp",
     task="""
 Write rules for fully sharded data parallelism over all devices: the batch and both weights are in eight
-shards each. The weights are gathered before they are used, and no other argument is gathered.
+shards each. The weights must be gathered before they are used, and no other argument may be gathered.
 """,
     given=lambda: _training("fsdp, gradient"),
     hints=(
         "Both the batch and the weights are split over all devices.",
-        "Each weight needs one dimension that is split over both axes, or two that are split over one each.",
-        "In `x` the axes are for the batch. If another name of `x` has a rule, it must come after that of the batch.",
+        "Each weight needs one dimension that is split over both axes, or two dimensions that are split over one axis each.",
+        "In `x`, the batch must be split over both axes. If another name of `x` has a rule, this rule must come after that of the batch.",
     ),
     solution="batch -> (outer, inner)\nembed -> (outer, inner)",
-    why="The batch takes both axes, so the weights, which are split over the same axes, are gathered where they are used.",
+    why="The batch is split over both axes, so the weights, which are split over the same axes, are gathered before they are used.",
 )
 def tables_fsdp(setup: Setup, answer: Answer) -> str:
     program, layouts = _split_by(answer, setup)
@@ -599,17 +602,17 @@ def tables_fsdp(setup: Setup, answer: Answer) -> str:
 @add(
     "tables/experts",
     task="""
-Write rules under which every device holds two complete experts, and no expert moves.
+Write rules under which every device holds two complete experts, and no expert is sent.
 """,
     given=lambda: _training("mixture of experts"),
     hints=(
         "How many experts are there, and how many devices?",
         "The dimension of the experts must be split over all devices.",
-        "If the batch asks for the same axes, the partitioner may gather the experts.",
+        "If the batch is split over the same axes, the partitioner may gather the experts.",
     ),
     solution="expert -> (outer, inner)",
     why=(
-        "Sixteen experts over both axes make two per device. No other dimension asks for these axes, so the "
+        "Sixteen experts over both axes are two per device. No other dimension is split over these axes, so the "
         "experts stay where they are."
     ),
 )
@@ -641,7 +644,7 @@ def tables_experts(setup: Setup, answer: Answer) -> str:
 @add(
     "compiler/origin",
     task="""
-In the plan of this program, the value made on `line`, inside `attention`, is split over the mesh axis
+In the plan of this program, the value computed on `line`, inside `attention`, is split over the mesh axis
 `axis`. From which argument does that axis come? Answer with the name of the argument.
 """,
     given=lambda: Setup(
@@ -655,12 +658,12 @@ In the plan of this program, the value made on `line`, inside `attention`, is sp
     hints=(
         "`sv.plan(program)` has every value, with the origin of each of its axes.",
         "Look in `plan.ops` for the product whose `op` contains the formula of that einsum.",
-        "Its `.origins` lead from the axis to an argument, and `plan.why(value)` lists the steps.",
+        "The `.origins` of a value give the argument that each axis came from, and `plan.why(value)` lists the steps.",
     ),
     solution="w_v",
     why=(
-        "The heads are split in the weights of the queries, keys and values. The plan says from which of them "
-        "the axis reached this product first."
+        "The heads are split in the weights of the queries, keys and values. The plan shows from which of these "
+        "weights the axis reached this product first."
     ),
 )
 def compiler_origin(setup: Setup, answer: Answer) -> str:
@@ -680,7 +683,8 @@ def compiler_origin(setup: Setup, answer: Answer) -> str:
     task="""
 A program asks for its rows to be split over `data`, with
 `jax.lax.with_sharding_constraint(y, P("data", None))`, and returns the result. JAX 0.10 compiles it for any
-number of rows. Name a number, from the first to the second in `between`, for which the result is really split.
+number of rows. Name a number of rows, from the first to the second number in `between`, for which the result
+is really split.
 """,
     given=lambda: Setup(
         mesh=make_mesh("data=4, model=2"), columns=16, between=(1001, 1040)
@@ -700,14 +704,16 @@ def compiler_rows(setup: Setup, answer: Answer) -> str:
             answer = shape[0]
     rows, (low, high) = read_number(answer, "rows"), setup.between
     if rows % 1 or not low <= rows <= high:
-        raise Wrong(f"The rows are {low} to {high}; got {shown(answer)}.")
+        raise Wrong(
+            f"The number of rows must be from {low} to {high}; got {shown(answer)}."
+        )
     x = make_array("x", (int(rows), setup.columns), spec="None, None")
     program = puzzles.get("a constraint that replicates").replace(arrays=(x,))
     spec = planned(program).op("output").spec
     does = words.result_is(spec, int(rows))
     require(
         tuple(spec.axes) == ("data",),
-        f"{does} The rows are not split. How many of them are left over?",
+        f"{does} The rows are not split. How many rows are left over if four devices share them evenly?",
     )
     return does
 
@@ -747,22 +753,24 @@ shardings of `A` and `B` must not change.
     hints=(
         "Without a constraint, how is the product split?",
         "JAX has a function that asks for the sharding of a value inside a program.",
-        "It is `jax.lax.with_sharding_constraint`, and takes a value and a PartitionSpec.",
+        "This function is `jax.lax.with_sharding_constraint`. It takes a value and a PartitionSpec.",
     ),
     solution=_constrained,
-    why="Propagation alone would split the product as A and B are. A constraint on the result takes precedence.",
+    why="Propagation alone would split the rows like those of A and the columns like those of B. A constraint on the result takes precedence.",
 )
 def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
     pinned = opened(answer)
     if not isinstance(pinned, Program):
         if not callable(pinned):
-            raise Wrong(f"This takes a function of A and B; got {shown(pinned)}.")
+            raise Wrong(
+                f"The answer must be a function of A and B; got {shown(pinned)}."
+            )
         pinned = program(pinned, setup.A, setup.B, mesh=setup.mesh)
     check_mesh(pinned.mesh, setup.mesh)
     # Ignore names: users can name the function's arguments as they like.
     arguments = [(a.shape, str(a.spec)) for a in pinned.arrays]
     if arguments != [(a.shape, str(a.spec)) for a in (setup.A, setup.B)]:
-        raise Wrong("The arguments have to stay as they are: A and B as given.")
+        raise Wrong("The arguments must stay A and B as given, with their shardings.")
     results = [op for op in planned(pinned).ops if op.kind == "result"]
     shapes = [list(op.shape) for op in results]
     if shapes != [[512, 2048]]:
@@ -771,7 +779,8 @@ def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
         )
     does = words.result_is(results[0].spec)
     require(
-        results[0].spec.equivalent(setup.spec), f"{does} That is not what `spec` says."
+        results[0].spec.equivalent(setup.spec),
+        f"{does} The requested sharding is `spec`.",
     )
     require(
         _is_product(setup, pinned),
@@ -784,8 +793,8 @@ def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
     "compiler/no-rematerialisation",
     task="""
 To change the spec of `x` from `before` to `after`, XLA's partitioner gathers all of `x` on every device,
-which XLA calls a full rematerialization. Name a spec for a step in between, so that this does not happen and
-each device sends less.
+which XLA calls a full rematerialization. Name an intermediate spec, so that the partitioner does not gather
+all of `x`, and each device sends fewer bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("U=4, V=2"),
@@ -794,14 +803,14 @@ each device sends less.
         after=Spec.parse("None, V"),
     ),
     hints=(
-        "One axis must go and another must come. Which of the two could happen first?",
-        "Splitting a dimension further moves nothing.",
+        "One axis must be removed and another added. Which of the two could happen first?",
+        "Splitting a dimension further sends nothing.",
         "Add the new axis first, then drop the old one.",
     ),
     solution="P('U', 'V')",
     why=(
-        "Splitting `x` over V as well moves nothing. After that only U must be gathered, and the arrays to "
-        "gather are half as large."
+        "Splitting `x` over V as well sends nothing. After that, `x` must be gathered only over U, and the "
+        "gathered arrays are half as large."
     ),
 )
 def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
@@ -818,7 +827,7 @@ def compiler_no_rematerialisation(setup: Setup, answer: Answer) -> str:
     direct = sent_bytes(partitioned(_reshard(setup, setup.before, setup.after)))
     require(
         sent_bytes(collectives) < direct,
-        f"{does} That is no less than without a spec on the way.",
+        f"{does} Without an intermediate spec, each device sends no more than that.",
     )
     return does
 
@@ -842,18 +851,18 @@ def _mistaken() -> Setup:
 @add(
     "keep/unasked-gather",
     task="""
-This program gathers an activation without need. Change the spec of `array` so that the program needs only a
+This program gathers an activation unnecessarily. Change the spec of `array` so that the program needs only a
 single all-reduce. The array must stay split. Answer with its new spec.
 """,
     given=lambda: _mistaken(),
     hints=(
         "Which value is gathered, and for which product? Ask `sv.plan`.",
         "The hidden value is split along its wide dimension, and the second product sums over that dimension.",
-        "The rows of the second weight must be split as the columns of the hidden value are.",
+        "The rows of the second weight must be split like the columns of the hidden value.",
     ),
     solution="P('inner', None)",
     why=(
-        "The rows of the second weight are split as the columns of the hidden value are, so each device sums "
+        "The rows of the second weight are split like the columns of the hidden value, so each device sums "
         "over its own part."
     ),
 )
@@ -868,9 +877,9 @@ def keep_unasked_gather(setup: Setup, answer: Answer) -> str:
     arrays = (w_in, w_out.replace(spec=layout.spec), x)
     collectives = planned(setup.program.replace(arrays=arrays)).collectives
     does = _costs(f"w_out as {layout.spec}", collectives)
-    require(layout.num_blocks >= 2, f"{does} It must stay split.")
+    require(layout.num_blocks >= 2, f"{does} The array must stay split.")
     require(
         _kinds(collectives) == ["all-reduce"],
-        f"{does} It should take one all-reduce and nothing else.",
+        f"{does} It should need one all-reduce and no other collective.",
     )
     return does

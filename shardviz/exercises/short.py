@@ -46,14 +46,14 @@ spec of `x`. How many bytes do the saved inputs take on each device?
     hints=(
         "What does a checkpointed layer keep for the backward pass?",
         "How many bytes of one input does each device hold?",
-        "Divide only by the axes that the spec names. Then count all layers.",
+        "Divide only by the sizes of the axes that the spec names. Then count the inputs of all layers.",
     ),
     solution="8 GiB",
     why="Each device holds an eighth of an input, since only `data` splits it, and keeps one input for every layer.",
 )
 def memory_saved(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        8: "that is all of the inputs, but they are split.",
+        8: "that is the size of the unsplit inputs, but the inputs are split.",
         1 / 4: "that divides by all devices, but one of the axes does not split `x`.",
         1
         / 32: "that is the input of one layer, but the inputs of all of them are kept at the same time.",
@@ -66,20 +66,21 @@ def memory_saved(setup: Setup, answer: Answer) -> str:
 @add(
     "memory/groups",
     task="""
-`jax.checkpoint` can also be around groups of k layers: then only the input of each group is kept. When the
-backward pass comes to a group, its layers run again, and the inputs of all k are kept until it is done.
-For which k, a divisor of `layers`, are the fewest inputs kept at once?
+`jax.checkpoint` can also be around groups of k layers. Then only the input of each group is kept. When the
+backward pass comes to a group, the layers of the group run again, and the inputs of these k layers are kept
+until the group is done. For which k, a divisor of `layers`, is the largest number of inputs kept at the same
+time as small as possible?
 """,
     given=lambda: Setup(layers=144),
     hints=(
         "With groups of k layers, how many groups are there?",
         "Add the inputs of all groups and the inputs of the layers in one group.",
-        "Try some divisors: as one of the two becomes smaller, the other grows.",
+        "Try some divisors: as one of these two numbers becomes smaller, the other grows.",
     ),
     solution="12",
     why=(
-        "layers / k + k inputs are kept. That is smallest where both are equal: at the square root of the "
-        "number of layers."
+        "At most layers / k + k inputs are kept. The sum is smallest if both terms are equal: if k is the square "
+        "root of the number of layers."
     ),
 )
 def memory_groups(setup: Setup, answer: Answer) -> str:
@@ -108,7 +109,7 @@ From how many tokens per device on does the product take as long as the gather?
     hints=(
         "A product takes two operations per parameter and token, and the weight has two bytes per parameter.",
         "A device receives all of the weight except its own shard, over two links.",
-        "The size of the weight cancels. What is left is two rates and the number of devices.",
+        "The size of the weight cancels. Only two rates and the number of devices are left.",
     ),
     solution="1912",
     why=(
@@ -118,10 +119,10 @@ From how many tokens per device on does the product take as long as the gather?
 )
 def overlap_tokens(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        2: "that uses one direction of the ring, but each of the two carries half.",
+        2: "that is for one direction of the ring, but each direction carries half of the bytes.",
         4
-        / 3: "that receives all of the weight, but a device has its own shard already.",
-        8 / 3: "that receives all of the weight, and in one direction.",
+        / 3: "that is for receiving all of the weight, but a device has its own shard already.",
+        8 / 3: "that is for receiving all of the weight, in one direction of the ring.",
     }
     received = (setup.devices - 1) / setup.devices
     # Each parameter has two bytes, and needs two operations per token. The ring uses
@@ -134,24 +135,25 @@ def overlap_tokens(setup: Setup, answer: Answer) -> str:
     "overlap/exposed",
     task="""
 A program computes `gathers` products, and gathers a weight before each of them. A gather takes `gather`
-microseconds, and a product `product`. The gathers run one after another, each during the product before
-it. How long does all of this take at least? Answer in seconds, or with text and a unit.
+microseconds, and a product takes `product` microseconds. The gathers run one after another, each during the
+previous product. How long does the program take at least? Answer in seconds, or with text and a unit.
 """,
     given=lambda: Setup(gathers=4, gather=1500, product=1000),
     hints=(
         "What can run during the first gather, and what during the last product?",
         "In between, one gather and one product run at the same time.",
-        "Those two take as long as the longer of them.",
+        "The two together take as long as the longer one.",
     ),
     solution="7 ms",
     why="The first gather runs alone. Then come three rounds, each as long as a gather, and the last product runs alone.",
 )
 def overlap_exposed(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        10 / 7: "that is one after another, with nothing hidden.",
+        10
+        / 7: "that is for gathers and products one after another, with nothing hidden.",
         6
-        / 7: "that is the gathers alone, but the last product must wait for the last of them.",
-        11 / 14: "that hides the first gather, but nothing can run during it.",
+        / 7: "that is the time of the gathers alone, but the last product must wait for the last gather.",
+        11 / 14: "you hid the first gather, but nothing can run during it.",
     }
     # The first gather and the last product overlap with nothing.
     rounds = (setup.gathers - 1) * max(setup.gather, setup.product)
@@ -175,7 +177,7 @@ keeps two moments per parameter, and everything is in float32.
 """,
     given=lambda: Setup(parameters=8589934592, devices=16),
     hints=(
-        "Which of the arrays does the first stage split?",
+        "Which of the arrays does stage 1 of ZeRO split?",
         "A parameter takes four bytes, and so does each of its moments.",
         "Each device holds all parameters, and its part of the moments.",
     ),
@@ -187,8 +189,8 @@ keeps two moments per parameter, and everything is in float32.
 )
 def zero_state(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        8 / 3: "that is plain data parallelism, which splits nothing.",
-        1 / 6: "that splits the parameters, too, as the third stage does.",
+        8 / 3: "that is for plain data parallelism, which splits nothing.",
+        1 / 6: "that is for parameters that are split, too, as in stage 3.",
         17 / 18: "that counts one moment, but Adam keeps two.",
     }
     right = _zero_1_bytes(setup.parameters, setup.devices)
@@ -198,21 +200,22 @@ def zero_state(setup: Setup, answer: Answer) -> str:
 @add(
     "zero/devices",
     task="""
-Under ZeRO 1, with Adam and float32, parameters and moments must take at most `most` bytes per device. What
-is the smallest number of devices, a power of two, for which they do?
+Under ZeRO 1, with Adam and float32, parameters and moments must take at most `most` bytes per device. The
+number of devices is a power of two. What is the smallest number that is enough?
 """,
     given=lambda: Setup(parameters=1000000000, most=4200000000),
     hints=(
         "How many bytes do the parameters alone take on each device?",
-        "How many bytes are left for the moments, and how many do these take together?",
-        "Divide what the moments take by what is left, and round up to a power of two.",
+        "How many bytes are left for the moments, and how many bytes do all moments take?",
+        "Divide the bytes of all moments by the bytes left on each device, and round up to a power of two.",
     ),
     solution="64",
-    why="What is left beside the parameters holds one fortieth of the moments, and the next power of two is 64.",
+    why="The bytes left on a device hold one fortieth of the moments, and the next power of two after 40 is 64.",
 )
 def zero_devices(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        1 / 2: "on so few devices, the moments do not fit beside the parameters.",
+        1
+        / 2: "on so few devices, a part of the moments is too large to fit next to the parameters.",
     }
     right = 1
     while _zero_1_bytes(setup.parameters, right) > setup.most:
@@ -239,13 +242,15 @@ has been on every device. How many bytes does each device send?
         "A device starts with a shard of its own, so there is one step fewer than there are devices.",
     ),
     solution="112 MiB",
-    why="Eight devices take seven steps, and in each of them a device sends one shard.",
+    why="Eight devices need seven steps, and in each step a device sends one shard.",
 )
 def shard_map_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        8 / 7: "that passes the shards on once more, back to where they began.",
-        1 / 7: "that is one step.",
-        64 / 7: "that sends all of `A` in every step, but a device sends one shard.",
+        8
+        / 7: "that is for one step more, in which the shards return to where they began.",
+        1 / 7: "that is for one step.",
+        64
+        / 7: "that is for sending all of `A` in every step, but a device sends one shard.",
     }
     right = (setup.mesh.size - 1) * _shard_bytes(setup, setup.A)
     return check_number(answer, right, "bytes", mistakes)
@@ -266,7 +271,7 @@ Answer with an id.
     ),
     solution="5",
     why=(
-        "A shard moves up by one id per step. So this one began as many ids lower as there were steps, "
+        "In each step a shard moves to the next higher id. So go back as many ids as there were steps, "
         "counted around the ring."
     ),
 )
@@ -291,21 +296,22 @@ How many bytes does each device send?
         v=make_array("v", (65536, 8, 128), dtype="bfloat16", spec="seq"),
     ),
     hints=(
-        "How many bytes of the two does a device hold at first?",
+        "How many bytes of `k` and `v` together does a device hold at first?",
         "After how many steps has every shard been on every device?",
-        "In each step a device sends one shard of both.",
+        "In each step a device sends one shard of `k` and one of `v`.",
     ),
     solution="240 MiB",
     why=(
-        "Sixteen devices take fifteen steps, and in each of them a device sends a shard of the keys and one "
+        "Sixteen devices need fifteen steps, and in each step a device sends a shard of the keys and one "
         "of the values."
     ),
 )
 def ring_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        1 / 2: "that is one of the two, but both are passed on.",
-        16 / 15: "that passes the shards on once more, back to where they began.",
-        1 / 15: "that is one step.",
+        1 / 2: "that is for `k` or `v` alone, but both are passed on.",
+        16
+        / 15: "that is for one step more, in which the shards return to where they began.",
+        1 / 15: "that is for one step.",
     }
     shard_bytes = _shard_bytes(setup, setup.k) + _shard_bytes(setup, setup.v)
     right = (setup.mesh.size - 1) * shard_bytes
@@ -315,14 +321,14 @@ def ring_sends(setup: Setup, answer: Answer) -> str:
 @add(
     "ring/tokens",
     task="""
-In a step of ring attention, a device computes the attention of its T queries to T keys and values, with
-equally many heads, in bfloat16. Meanwhile it sends these keys and values over one link. A chip computes
-`peak` operations per second, and a link carries `link` bytes per second. From which T on is the sending
-hidden? Count only the two matrix products.
+In a step of ring attention, a device computes the attention of its T queries to T keys and values in
+bfloat16. Queries, keys and values have the same number of heads. Meanwhile the device sends these keys and
+values over one link. A chip computes `peak` operations per second, and a link carries `link` bytes per
+second. From which T on do the two matrix products take as long as the sending?
 """,
     given=lambda: Setup(peak=197000000000000, link=50000000000),
     hints=(
-        "Each of the two products takes two operations per query, key and element of a head.",
+        "Each of the two products takes two operations for each query, key and element of a head.",
         "The keys have two bytes per token and element of a head, and so have the values.",
         "The operations grow with the square of T and the bytes with T. Divide each by its rate, and solve for T.",
     ),
@@ -350,17 +356,16 @@ def ring_tokens(setup: Setup, answer: Answer) -> str:
 @add(
     "cache/long-context",
     task="""
-These are the keys of one layer in the cache, for a single long sequence. The dimensions are batch,
-sequence, heads and the size of a head. Split them so that no two devices hold the same shard. Answer with
-a spec.
+These are the keys of one layer in the cache, for a single long sequence. The dimensions are batch, sequence,
+heads and the size of a head. Split `keys` so that no two devices hold the same shard. Answer with a spec.
 """,
     given=lambda: Setup(
         mesh=make_mesh("data=4, model=8"),
         keys=make_array("keys", (1, 131072, 8, 128), dtype="bfloat16"),
     ),
     hints=(
-        "There is one sequence, so one dimension cannot be split at all.",
-        "The heads are enough for one of the two axes.",
+        "There is only one sequence, so the batch dimension cannot be split at all.",
+        "There are enough heads for one of the two mesh axes.",
         "The tokens of the sequence can be split over the other axis.",
     ),
     solution="P(None, 'data', 'model')",
@@ -384,7 +389,7 @@ _FOUR = Topology.parse("tpu:v5e:2x2")
     task="""
 All weights together take `weights` bytes, and one token takes `token` bytes in the cache. Both are split
 evenly over the chips. A decode step reads all weights once, and the cache of `sequences` sequences of
-`length` tokens each. How long does that take at least if a chip reads `reading` bytes per second? Answer
+`length` tokens each. How long does the step take at least if a chip reads `reading` bytes per second? Answer
 in seconds.
 """,
     given=lambda: Setup(
@@ -399,19 +404,19 @@ in seconds.
     hints=(
         "How many bytes does the cache have?",
         "All chips read at the same time, each its own part of the weights and of the cache.",
-        "Divide all of these bytes by the number of chips, and by the rate of one.",
+        "Divide all these bytes by the number of chips, and by the rate of one chip.",
     ),
     solution="10 ms",
     why=(
-        "All chips read at the same time, so the bytes of the weights and the cache are divided by what the "
-        "chips together read in a second."
+        "All chips read at the same time, so the bytes of the weights and the cache are divided by the bytes "
+        "that all chips together read per second."
     ),
 )
 def cache_step_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        0.483: "that is the weights alone, but the cache is read as well.",
-        0.517: "that is the cache alone, but the weights are read as well.",
-        4: "that is one chip reading everything.",
+        0.483: "that is for the weights alone, but the cache is read as well.",
+        0.517: "that is for the cache alone, but the weights are read as well.",
+        4: "that is for one chip that reads everything.",
     }
     cache = setup.token * setup.sequences * setup.length
     right = (setup.weights + cache) / (setup.chips * setup.reading)
@@ -424,27 +429,26 @@ def cache_step_seconds(setup: Setup, answer: Answer) -> str:
 @add(
     "pipeline/microbatches",
     task="""
-In a pipeline of `stages` stages, each stage may be idle for at most `percent` percent of all ticks. How
-many microbatches does that need at least?
+In a pipeline of `stages` stages, each stage may be idle for at most `percent` percent of all ticks. How many
+microbatches are needed for that?
 """,
     given=lambda: Setup(stages=8, percent=10),
     hints=(
-        "How many ticks does the first microbatch take, and how many does each further one add?",
-        "Each stage is idle for one tick fewer than there are stages.",
-        "These may be a tenth of all ticks, so the microbatches are the other nine tenths.",
+        "How many ticks does the first microbatch take, and how many does each further microbatch add?",
+        "Each stage is idle for `stages - 1` ticks.",
+        "The idle ticks may be a tenth of all ticks, so the microbatches take the other nine tenths.",
     ),
     solution="63",
     why=(
-        "Each stage is idle for seven ticks. If these are a tenth of all ticks, there are seventy, and 63 of "
-        "them are for microbatches."
+        "Each stage is idle for seven ticks. If these are a tenth of all ticks, there are seventy ticks, and "
+        "microbatches take the other 63."
     ),
 )
 def pipeline_microbatches(setup: Setup, answer: Answer) -> str:
     mistakes = {
         10
-        / 9: "that divides the idle ticks by the microbatches, but they are a part of all ticks.",
-        8
-        / 7: "that counts one idle tick per stage, but the first stage begins at once.",
+        / 9: "you compared the idle ticks with the microbatches; compare them with all ticks.",
+        8 / 7: "that counts one idle tick per stage, but there is one fewer.",
     }
     idle, right = setup.stages - 1, 1
     while 100 * idle > setup.percent * (right + idle):
@@ -455,8 +459,9 @@ def pipeline_microbatches(setup: Setup, answer: Answer) -> str:
 @add(
     "pipeline/seconds",
     task="""
-A forward pass takes `unsplit` seconds on one device. How long does it take in a pipeline of `stages`
-stages that take equally long, if sending takes no time? Answer in seconds.
+A forward pass takes `unsplit` seconds on one device. Its batch is cut into `microbatches` microbatches, which
+run through a pipeline of `stages` stages. All stages take equally long, and sending takes no time. How long
+does the forward pass take in the pipeline? Answer in seconds.
 """,
     given=lambda: Setup(unsplit=2, stages=4, microbatches=12),
     hints=(
@@ -474,8 +479,7 @@ def pipeline_seconds(setup: Setup, answer: Answer) -> str:
     mistakes = {
         4 / 5: "that is without the bubble.",
         16 / 5: "that is the time on one device, but the stages work at the same time.",
-        16
-        / 15: "that adds one tick for each stage, but the first stage begins at once.",
+        16 / 15: "that adds one tick for each stage, but the first stage adds none.",
     }
     tick = setup.unsplit / setup.stages / setup.microbatches
     right = tick * (setup.microbatches + setup.stages - 1)
@@ -488,10 +492,10 @@ def pipeline_seconds(setup: Setup, answer: Answer) -> str:
 @add(
     "slices/network-bytes",
     task="""
-Each chip of these four slices has computed a `gradient`, and each needs the sum over all chips. The chips
-run a reduce-scatter inside each slice, an all-reduce between the slices, and an all-gather inside each slice.
-How many bytes does each chip send over the network between the slices, if that all-reduce runs on
-a ring?
+Each chip of these four slices has computed a `gradient`, and each chip needs the sum over all chips. The
+chips run a reduce-scatter inside each slice, an all-reduce between the slices, and an all-gather inside each
+slice. How many bytes does each chip send over the network between the slices, if the all-reduce runs on a
+ring?
 """,
     given=lambda: Setup(
         topology=Topology.parse("tpu:v5e:4x8*4"),
@@ -500,7 +504,7 @@ a ring?
     hints=(
         "What does a chip hold after the reduce-scatter inside its slice?",
         "Chips at the same place in each slice add up their parts, on a ring with one chip per slice.",
-        "In an all-reduce on a ring of n, each sends 2 (n − 1)/n of the bytes.",
+        "In an all-reduce on a ring of n chips, each chip sends 2 (n − 1)/n of its bytes.",
     ),
     solution="21 MiB",
     why=(
@@ -510,11 +514,11 @@ a ring?
 )
 def slices_network_bytes(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        32: "that sends all of the gradient over the network, but each chip has only a part of it.",
-        1 / 2: "that is one round of the ring, but an all-reduce takes two.",
+        32: "that is for sending all of the gradient over the network, but each chip sends only its part of the sum.",
+        1 / 2: "that is for one round of the ring, but an all-reduce takes two.",
         4
-        / 3: "that is the part twice, but in each round a chip sends only three quarters of it.",
-        2 / 3: "that is the size of the part.",
+        / 3: "that is twice the part, but in each round a chip sends only three quarters of it.",
+        2 / 3: "that is the size of the part that a chip holds; it sends more.",
     }
     slices = setup.topology.slices
     part = setup.gradient.bytes / (setup.topology.chips // slices)
@@ -528,11 +532,11 @@ _TWO_SLICES = Topology.parse("tpu:v5e:16x16*2")
 @add(
     "slices/tokens",
     task="""
-Two slices of 256 chips each train a model, with data parallelism between them. In each step the gradients
-are added up inside each slice first, and then once over the network, in bfloat16. The arithmetic of a step
-takes 6 operations per parameter and token. From how many tokens per step on, counted over both slices,
-does it take as long as the network? A chip computes `peak` operations per second and sends `network` bytes
-per second to the other slice.
+Two slices of 256 chips each train a model, with data parallelism between them. In each step the gradients are
+added up inside each slice first, and then once over the network, in bfloat16. The arithmetic of a step takes
+6 operations per parameter and token. A chip computes `peak` operations per second, and sends `network` bytes
+per second to the other slice. From how many tokens per step on, counted over both slices, does the arithmetic
+take as long as the sum over the network?
 """,
     given=lambda: Setup(
         topology=_TWO_SLICES,
@@ -540,7 +544,7 @@ per second to the other slice.
         network=_TWO_SLICES.chip.network_bandwidth,
     ),
     hints=(
-        "Write both times with a letter for the number of parameters. It cancels.",
+        "Write both times with a letter for the number of parameters. This number cancels.",
         "Each chip sends one of 256 parts of the gradients, with two bytes per parameter.",
         (
             "In an all-reduce between two slices, a chip sends 2 · 1/2 of its bytes. All chips of both slices "
@@ -549,15 +553,15 @@ per second to the other slice.
     ),
     solution="42027",
     why=(
-        "The parameters and the chips of a slice cancel. What is left is two slices, two bytes against six "
-        "operations, and the ratio of the two rates."
+        "The number of parameters and the number of chips of a slice cancel. The answer depends only on the "
+        "number of slices, on two bytes against six operations, and on the ratio of the two rates."
     ),
 )
 def slices_tokens(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        2: "that sends everything twice, but in an all-reduce between two, each sends its bytes once.",
-        1 / 2: "that is the arithmetic of one slice, but both compute.",
-        1 / 16: "that uses the rate of a link inside a slice.",
+        2: "that is for sending everything twice, but in an all-reduce between two chips, each sends its bytes once.",
+        1 / 2: "that is for the arithmetic of one slice, but both slices compute.",
+        1 / 16: "that is for the rate of a link inside a slice.",
     }
     # Network time per parameter, divided by arithmetic time per parameter and token.
     slices, chips = setup.topology.slices, setup.topology.chips
@@ -578,11 +582,11 @@ places for the tokens of this device. How many of the tokens are dropped?
     given=lambda: Setup(chosen=(100, 36, 70, 50), capacity=72),
     hints=(
         "An expert with fewer tokens than places drops none.",
-        "Empty places at one expert are of no use to tokens that chose another.",
+        "Empty places at one expert cannot take tokens that chose another one.",
         "For each expert count the tokens over capacity, and add up these numbers.",
     ),
     solution="28",
-    why="Only the first expert is chosen by more tokens than it has places for.",
+    why="Only the first expert is chosen by more tokens than it has places.",
 )
 def experts_dropped(setup: Setup, answer: Answer) -> str:
     mistakes = {
@@ -595,9 +599,9 @@ def experts_dropped(setup: Setup, answer: Answer) -> str:
 @add(
     "experts/sent-bytes",
     task="""
-Each of the `devices` has one expert, and an array `boxes` with its tokens for all experts. The dimensions of
-`boxes` are expert, place and embedding. How many bytes does each device send in two all-to-alls, one to the
-experts and one back?
+Each of the `devices` has one expert, and an array `boxes` with the device's tokens for all experts. The
+dimensions of `boxes` are expert, place and embedding. How many bytes does each device send in two
+all-to-alls, one to the experts and one back?
 """,
     given=lambda: Setup(
         devices=8, boxes=make_array("boxes", (8, 128, 4096), dtype="bfloat16")
@@ -605,15 +609,16 @@ experts and one back?
     hints=(
         "All places are sent, occupied or not.",
         "A device keeps the box for its own expert.",
-        "The way back has the same size.",
+        "On the way back, a device sends as many bytes again.",
     ),
     solution="14 MiB",
-    why="Each way sends the boxes for all experts except the device's own.",
+    why="In each all-to-all, a device sends the boxes for all experts except its own.",
 )
 def experts_sent_bytes(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        1 / 2: "that is one way only.",
-        8 / 7: "that sends all boxes, but a device keeps those for its own expert.",
+        1 / 2: "that is for one of the two all-to-alls.",
+        8
+        / 7: "that is for sending all boxes, but a device keeps those for its own expert.",
         4 / 7: "that is the size of all boxes, sent once.",
     }
     right = 2 * (setup.devices - 1) / setup.devices * setup.boxes.bytes
@@ -636,8 +641,8 @@ With Explicit axes, which sharding is in the type of `C = A.T @ B`? Answer with 
     ),
     hints=(
         "What is the type of `A.T`?",
-        "The dimension that is summed over is not split.",
-        "The rows of a product are split as those of the first factor, its columns as those of the second.",
+        "The dimension that the product sums over is not split.",
+        "The rows of a product are split like those of the first factor, and its columns like those of the second.",
     ),
     solution="P('U', 'V')",
     why="The transpose moves the axis to the other dimension, and the product takes one axis from each factor.",
@@ -647,11 +652,11 @@ def explicit_type(setup: Setup, answer: Answer) -> str:
     does = words.says(layout)
     require(
         layout.shard_shape[0] == 256,
-        f"{does} The rows of `C` must be split as those of `A.T`.",
+        f"{does} The rows of `C` must be split like those of `A.T`.",
     )
     require(
         layout.shard_shape[1] == 1024,
-        f"{does} The columns of `C` must be split as those of `B`.",
+        f"{does} The columns of `C` must be split like those of `B`.",
     )
     return does
 
@@ -685,14 +690,14 @@ The axes of this mesh are Explicit. Which of the operations does JAX refuse? Ans
         ),
     ),
     hints=(
-        "An axis can split a result only once, and both operands of a sum must be split alike.",
-        "If both factors are split along the dimension that is summed over, how should the result be split?",
+        "A mesh axis can split only one dimension of a result, and both operands of a sum must be split alike.",
+        "If both factors are split along the dimension that the product sums over, how should the result be split?",
         "`sv.plan(sv.program(function, A, B, mesh=mesh)).error` shows whether JAX refuses an operation, and why.",
     ),
     solution="total, outer, inner",
     why=(
-        "The sum has operands that are split differently. One product would have the axis twice in its "
-        "result. The other leaves partial sums, which could be added up on every device or stay split."
+        "The operands of the sum are split differently. The result of one product would be split twice over the "
+        "same axis. The other product leaves partial sums, which could be added up on every device or stay split."
     ),
 )
 def explicit_refused(setup: Setup, answer: Answer) -> str:

@@ -37,13 +37,13 @@ all weights of the layer? The causal mask saves nothing here.
     given=lambda: Setup(embed=8192, heads=64, kv_heads=8, head_dim=128, mlp=28672),
     hints=(
         "Count per token. A product with a weight takes two operations per parameter.",
-        "A query of `head_dim` numbers meets every key of the sequence, in every head.",
-        "The weights are those of queries, keys, values and output, and three of the MLP.",
+        "In every head, a query of `head_dim` numbers is multiplied with every key of the sequence.",
+        "The weights are those for queries, keys, values and the output, and three of the MLP.",
     ),
     solution="52224",
     why=(
         "Per token the weights take 2 operations per parameter, and the two products 4 · length · heads · "
-        "head_dim. At this length both are equal."
+        "head_dim. At this length the two are equal."
     ),
 )
 def arithmetic_attention_length(setup: Setup, answer: Answer) -> str:
@@ -54,13 +54,13 @@ def arithmetic_attention_length(setup: Setup, answer: Answer) -> str:
     # Per token: 2 operations per parameter, and 4 per key, head and dimension.
     right = (mlp + attention) / (2 * width)
     mistakes = {
-        2: "that counts one of the two products, but the values are multiplied as well.",
+        2: "that counts only one of the two products.",
         mlp / (mlp + attention): "that leaves out the weights of the attention.",
         attention / (mlp + attention): "that leaves out the weights of the MLP.",
         (mlp * 2 / 3 + attention)
         / (
             mlp + attention
-        ): "that counts two weights of the MLP, but it has a gate, too.",
+        ): "that counts two weights of the MLP, but the MLP has a gate, too.",
         1 / 2: "that counts one operation per parameter, but two per key.",
     }
     return check_number(answer, right, "tokens", mistakes, tolerance=0.001)
@@ -89,7 +89,7 @@ A weight `w` has a low-rank correction `a @ b`. Write a function of `x`, `w`, `a
     hints=(
         "How many operations does `a @ b` take, and how many does the product of `x` and the sum?",
         "The correction should never be as large as `w`.",
-        "A product of three matrices has the same value in either order, but not the same cost.",
+        "You can compute the product of three matrices from the left or from the right. The costs differ.",
     ),
     solution=_low_rank,
     why="`x @ a` has only 8 columns, so the correction costs little; `a @ b` would be as large as `w`.",
@@ -147,8 +147,8 @@ def _nested(params: dict[str, Any]) -> list[Any]:
     "far/tensor-degree",
     task="""
 An MLP with a hidden dimension `hidden` is split by tensor parallelism over one closed axis of a TPU v5p
-torus, with both directions of the ring in use. Its activations are in bfloat16. In the forward pass, up to how
-many devices does the arithmetic take longer than the all-reduce? Take (n − 1)/n as 1.
+torus, with both directions of the ring in use. Its activations are in bfloat16. Up to how many devices does
+the arithmetic of the forward pass take at least as long as its all-reduce? Take (n − 1)/n as 1.
 """,
     given=lambda: Setup(
         hidden=73728, peak=459000000000000, link=90000000000, embed=16384
@@ -168,16 +168,16 @@ def far_tensor_degree(setup: Setup, answer: Answer) -> str:
     bound = setup.hidden * 2 * setup.link / setup.peak
     right = math.floor(bound)
     mistakes = {
-        math.floor(bound / 2) / right: "that uses one direction of the ring, or counts "
-        "the bytes twice.",
+        math.floor(bound / 2) / right: "that is for one direction of the ring, "
+        "or counts the bytes twice.",
         math.floor(2 * bound) / right: "that counts the bytes of the activations once, "
         "but an all-reduce sends them twice.",
         (right + 1) / right: "with one device more, the links already take longer.",
         math.floor(setup.embed * 2 * setup.link / setup.peak)
-        / right: "that is for a product whose split dimension is `embed`.",
+        / right: "that is for a product that is split along `embed`.",
     }
     if bound != right:
-        mistakes[bound / right] = "that is the bound; devices are whole."
+        mistakes[bound / right] = "that is the bound; round it down to whole devices."
     return check_number(answer, right, "devices", mistakes)
 
 
@@ -194,10 +194,11 @@ def _seconds_sent(setup: Setup, mesh: MeshSpec) -> float:
 @add(
     "far/mesh",
     task="""
-A block has two weights, `[embed, hidden]` and `[hidden, embed]`. On `devices` devices, the axis `fsdp` gathers
-the weights, and the axis `tensor` sums the activations of the block once. A batch has `tokens` tokens, and all
-arrays are in bfloat16. Each axis is a ring, and a device has two links of `link` bytes per second along it. The
-collectives run one after another. With which mesh do those of the forward pass take the least time?
+A block has two weights, `[embed, hidden]` and `[hidden, embed]`. A mesh of `devices` devices has two axes:
+the weights are gathered over `fsdp`, and the activations of the block are summed once over `tensor`. A batch
+has `tokens` tokens, and all arrays are in bfloat16. Each axis is a ring, and a device has two links of `link`
+bytes per second along each axis. The collectives run one after another. With which mesh do the collectives of
+the forward pass take the least time?
 """,
     given=lambda: Setup(
         devices=256,
@@ -213,8 +214,8 @@ collectives run one after another. With which mesh do those of the forward pass 
     ),
     solution="fsdp=32, tensor=8",
     why=(
-        "The gathers take as long as weights / tensor, and the sums as long as 2 · activations / fsdp. "
-        "Their product does not depend on the mesh, so the sum is least if both are about equal."
+        "The time of the gathers grows with weights / tensor, and that of the sums with 2 · activations / fsdp. "
+        "The product of the two does not depend on the mesh, so their sum is least if both are about equal."
     ),
 )
 def far_mesh(setup: Setup, answer: Answer) -> str:
@@ -223,7 +224,9 @@ def far_mesh(setup: Setup, answer: Answer) -> str:
     if unknown:
         raise Wrong(f"The axes are fsdp and tensor; got {unknown[0]}.")
     if mesh.size != setup.devices:
-        raise Wrong(f"{mesh} has {mesh.size:,} devices; it should be {setup.devices}.")
+        raise Wrong(
+            f"{mesh} has {mesh.size:,} devices; it should have {setup.devices}."
+        )
     seconds = _seconds_sent(setup, mesh)
     does = f"With {mesh} the collectives take {seconds * 1e3:,.2f} ms."
     sizes = [2**power for power in range(setup.devices.bit_length())]
@@ -243,8 +246,8 @@ def far_mesh(setup: Setup, answer: Answer) -> str:
     "measured/exposed",
     task="""
 A profile of one device shows when each operation began and ended, in microseconds. For how long is the
-`all-gather` exposed: how much of its time runs while nothing else does? Answer in seconds, or with text and a
-unit.
+`all-gather` exposed: for how much of its time does no other operation run? Answer in seconds, or with text
+and a unit.
 """,
     given=lambda: Setup(
         began_and_ended={
@@ -256,11 +259,11 @@ unit.
     ),
     hints=(
         "Which of the other operations run while the all-gather runs?",
-        "Two of them overlap each other as well; count that time once.",
+        "Two of these operations overlap each other as well; count that time once.",
         "Subtract the hidden time from the time of the all-gather.",
     ),
     solution="350 us",
-    why="The all-gather takes 750 µs. Others run from 250 to 600 and from 700 to 750, together 400 µs.",
+    why="The all-gather takes 750 µs. Other operations run from 250 to 600 and from 700 to 750, together 400 µs.",
 )
 def measured_exposed(setup: Setup, answer: Answer) -> str:
     intervals = dict(setup.began_and_ended)
@@ -274,10 +277,11 @@ def measured_exposed(setup: Setup, answer: Answer) -> str:
     for began, ended in intervals.values():
         twice += min(ended, end) - max(began, start)
     mistakes = {
-        length / exposed: "that is all of its time, but some of it is hidden.",
+        length
+        / exposed: "that is all of the all-gather's time, but some of it is hidden.",
         (length - exposed) / exposed: "that is the time that is hidden.",
         (length - twice)
-        / exposed: "that subtracts twice the time in which two others run.",
+        / exposed: "you subtracted twice the time in which two other operations run.",
     }
     return check_number(answer, exposed * 1e-6, "seconds", mistakes, tolerance=0.001)
 
@@ -285,9 +289,9 @@ def measured_exposed(setup: Setup, answer: Answer) -> str:
 @add(
     "measured/first",
     task="""
-A run on a TPU was measured: for each part of a step, the least and the measured time in microseconds. The
-measured times add up to the step. One part would shorten the step the most if it ran in its least time. Name
-that part.
+A run on a TPU was measured. For each part of a step, you have the least and the measured time in
+microseconds. The measured times add up to the time of the step. Which part would shorten the step the most if
+it ran in its least time? Answer with the name of the part.
 """,
     given=lambda: Setup(
         least_and_measured={
@@ -304,7 +308,7 @@ that part.
         "Subtract the least time from the measured time.",
     ),
     solution="all-gather params",
-    why="Its difference is 2,600 µs. The longest part has 1,700 µs, and the part with the largest ratio 407 µs.",
+    why="This part differs from its least time by 2,600 µs, the longest part by 1,700 µs, and the part with the largest ratio by 407 µs.",
 )
 def measured_first(setup: Setup, answer: Answer) -> str:
     differences = {}
@@ -316,7 +320,7 @@ def measured_first(setup: Setup, answer: Answer) -> str:
         (name,) = name
     name = name.strip(" '\"`") if isinstance(name, str) else name
     if not isinstance(name, str) or name not in differences:
-        raise Wrong(f"This takes the name of one part; got {shown(answer)}.")
+        raise Wrong(f"The answer must be the name of one part; got {shown(answer)}.")
     gain = differences[name]
     does = f"In its least time, {name} would save {gain:,} µs per step."
     require(name == right, f"{does} Another part would save more.")

@@ -48,8 +48,8 @@ def _f32(name: str, shape: tuple[int, ...], spec: str = "") -> ArraySpec:
     task="""
 A stack of `layers` checkpointed blocks keeps the input of each block for the backward pass. The inputs have
 the shape of `x`. Tensor parallelism over `model` leaves all of `x` on each device along `model`; sequence
-parallelism also splits its tokens over `model`. How many bytes of inputs does sequence parallelism save on
-each device? The dimensions of `x` are batch, tokens and embedding.
+parallelism also splits the tokens of `x` over `model`. How many bytes of inputs does sequence parallelism
+save on each device? The dimensions of `x` are batch, tokens and embedding.
 """,
     given=lambda: Setup(
         mesh=make_mesh("data=4, model=8"),
@@ -57,18 +57,19 @@ each device? The dimensions of `x` are batch, tokens and embedding.
         layers=32,
     ),
     hints=(
-        "How many bytes of one input does each device hold now?",
-        "With the tokens split as well, it holds an eighth of that.",
+        "How many bytes of one input does each device hold with tensor parallelism?",
+        "With the tokens split as well, a device holds an eighth of that.",
         "The savings are the difference, counted for all layers.",
     ),
     solution="7 GiB",
-    why="Now each device holds 256 MiB of each input. Sequence parallelism saves seven eighths of that, in 32 layers.",
+    why="With tensor parallelism each device holds 256 MiB of each input. Sequence parallelism saves seven eighths of that, in 32 layers.",
 )
 def sequence_kept(setup: Setup, answer: Answer) -> str:
     mistakes = {
-        8 / 7: "that is everything it holds now, but a part of it stays.",
+        8
+        / 7: "that is everything that a device holds with tensor parallelism, but a part of it stays.",
         1 / 7: "those are the bytes that stay.",
-        4: "that forgets that `data` splits the batch already.",
+        4: "that is without the split of the batch over `data`.",
         1 / 32: "that is the input of one layer.",
         2: "that counts 4 bytes per element; look at the dtype of `x`.",
     }
@@ -104,8 +105,8 @@ Write a block with sequence parallelism. Each device has its rows of `x`, its co
     ),
     hints=(
         "Each device multiplies all rows by its part of the weights, but it has only some of the rows.",
-        "After the second product it has a partial sum of all rows, and needs the whole sum of its own.",
-        "One collective before the products, and another after them that adds and splits.",
+        "After the second product a device has a partial sum of all rows, and needs the whole sum of its own rows.",
+        "Use one collective before the products, and another after them that adds and splits.",
     ),
     solution=_sequence_block,
     why="An all-gather and a reduce-scatter together send as much as one all-reduce, and the result stays split like `x`.",
@@ -118,7 +119,7 @@ def sequence_block_by_hand(setup: Setup, answer: Answer) -> str:
     does = cost(report)
     require(
         sent(report) <= setup.most,
-        f"{does} It should send at most {bytes_text(setup.most)}.",
+        f"{does} Each device may send at most {bytes_text(setup.most)}.",
     )
     return does
 
@@ -130,29 +131,28 @@ def sequence_block_by_hand(setup: Setup, answer: Answer) -> str:
     "accumulation/sends",
     task="""
 Weights and gradients of `parameters` parameters are split over `devices` devices, in bfloat16. A step runs
-`microbatches` microbatches. For each of them the weights are gathered once, and kept until its backward pass is
-done. The gradients are added up on each device, and one reduce-scatter after the last microbatch adds them over
-the devices. How many bytes does each device send in a step?
+`microbatches` microbatches. For each microbatch the weights are gathered once, and kept until the backward
+pass of the microbatch is done. The gradients are added up on each device, and one reduce-scatter after the
+last microbatch adds them over the devices. How many bytes does each device send in a step?
 """,
     given=lambda: Setup(parameters=2147483648, devices=16, microbatches=7),
     hints=(
-        "How many bytes does one all-gather of all weights send from each device?",
-        "The reduce-scatter of all gradients sends equally many bytes.",
+        "How many bytes does each device send in one all-gather of all weights?",
+        "In the reduce-scatter of all gradients, each device sends as many bytes.",
         "How many collectives are there in a step, counting those of all microbatches?",
     ),
     solution="30 GiB",
-    why="The weights have 4 GiB, and each collective sends fifteen sixteenths of that. There are seven gathers and one reduce-scatter.",
+    why="The weights have 4 GiB, and in each collective a device sends fifteen sixteenths of that. There are seven gathers and one reduce-scatter.",
 )
 def accumulation_sends(setup: Setup, answer: Answer) -> str:
     mistakes = {
         14
-        / 8: "that adds gradients over the devices in each microbatch, but it happens once per step.",
-        2
-        / 8: "that gathers the weights once per step, but each microbatch gathers them.",
+        / 8: "that is for one reduce-scatter per microbatch, but there is one per step.",
+        2 / 8: "that is for one all-gather per step, but there is one per microbatch.",
         7 / 8: "that leaves out the reduce-scatter.",
         1 / 8: "that is a single collective.",
         16
-        / 15: "that sends all of the weights, but a device never sends a part that its neighbour has.",
+        / 15: "that is for sending all of the weights, but a device sends all parts except one.",
         2: "that counts 4 bytes per parameter.",
     }
     each = (setup.devices - 1) / setup.devices * 2 * setup.parameters
@@ -176,8 +176,8 @@ def _accumulated_fsdp(w: Any, x: Any) -> Any:
     "accumulation/fsdp",
     task="""
 Each device has its rows of `w` and its rows of `x`, and must return its rows of `x.T @ maximum(x @ w, 0)`,
-summed over the rows of all devices. The hidden array `x @ w` for all rows of a device is too large: at the peak,
-a device may need at most `peak` bytes. It may send at most `most` bytes.
+summed over the rows of all devices. The hidden array `x @ w` for all rows of a device is too large: at the
+peak, a device may need at most `peak` bytes. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -186,12 +186,12 @@ a device may need at most `peak` bytes. It may send at most `most` bytes.
         peak=9 * MIB,
     ),
     hints=(
-        "Take the rows of `x` in parts, one after another, in a loop that XLA keeps as a loop.",
-        "How often do you need to gather `w`, and how often must a sum over the devices be taken?",
-        "One collective before `jax.lax.scan`, and one after it that adds and splits.",
+        "Take the rows of `x` in parts, one after another, in a loop that XLA does not unroll.",
+        "How often do you need to gather `w`, and how often must you sum over the devices?",
+        "Use one collective before `jax.lax.scan`, and one after it that adds and splits.",
     ),
     solution=_accumulated_fsdp,
-    why="The weights fit, so one gather serves all microbatches. The sums stay on the device until the loop is done.",
+    why="The whole `w` fits in memory, so one gather is enough for all microbatches. The sums stay on the device until the loop is done.",
 )
 def accumulation_fsdp(setup: Setup, answer: Answer) -> str:
     def total(w: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -201,11 +201,11 @@ def accumulation_fsdp(setup: Setup, answer: Answer) -> str:
     does, peak = cost(report), peak_bytes(report.memory)
     require(
         sent(report) <= setup.most,
-        f"{does} It should send at most {bytes_text(setup.most)}.",
+        f"{does} Each device may send at most {bytes_text(setup.most)}.",
     )
     require(
         peak is None or peak <= setup.peak,
-        f"{does} The peak should be at most {bytes_text(setup.peak)}.",
+        f"{does} The peak should be at most {bytes_text(setup.peak)} per device.",
     )
     return does
 
@@ -227,7 +227,7 @@ different ones. The indices of which mesh axes does each device fold into its ke
     hints=(
         "Which devices hold the same shard of `hidden`?",
         "Two devices get different keys if they differ in an index that is folded in.",
-        "Read the axes off the spec of `hidden`: those split it, and the others make copies.",
+        "The axes in the spec of `hidden` split it; devices along the other axes hold copies.",
     ),
     solution="pod, data, seq",
     why="Devices that differ only along `model` hold the same shard, so their keys must be equal. Along the other axes the shards differ.",
@@ -249,10 +249,10 @@ def _dropout(seed: Any, x: Any) -> Any:
 @add(
     "random/dropout-by-hand",
     task="""
-Write dropout for `x`, whose rows are split over `data` and copied along `model`. With a probability of one half
-an element becomes 0; otherwise it is doubled. Devices with the same rows must return the same, devices with
-different rows must draw independent masks, and another `seed`, an array with one integer, must give other masks.
-Nothing may be sent.
+Write dropout for `x`, whose rows are split over `data` and copied along `model`. Each element becomes 0 with
+a probability of one half; otherwise it is doubled. Devices with the same rows must return the same values,
+and devices with different rows must draw independent masks. Another `seed` (an array with one integer) must
+give other masks. The devices may send nothing.
 """,
     given=lambda: Setup(
         mesh=make_mesh("data=2, model=2"),
@@ -277,7 +277,7 @@ def random_dropout_by_hand(setup: Setup, answer: Answer) -> str:
     second, _ = _dropped(submitted, 2, x)
     require(
         _alike(first[0], second[0]) < 0.6,
-        f"{does} Two seeds drop {_alike(first[0], second[0]):.0%} of the elements alike.",
+        f"{does} With two seeds, the masks agree at {_alike(first[0], second[0]):.0%} of the elements.",
     )
     return does
 
@@ -300,7 +300,7 @@ def _dropped(submitted: Program, seed: int, x: np.ndarray) -> tuple[np.ndarray, 
     result = np.asarray(returned)
     require(
         result.shape == (1024, 256),
-        f"All devices together return {list(result.shape)}; it should be [1024, 256].",
+        f"All devices together return {list(result.shape)}; they should return [1024, 256].",
     )
     shards = result.reshape(2, 2, 256, 256)  # by data, then by model
     require(
@@ -313,12 +313,15 @@ def _dropped(submitted: Program, seed: int, x: np.ndarray) -> tuple[np.ndarray, 
         f"{does} Some elements are neither 0 nor doubled.",
     )
     share = float(masks.mean())
-    require(0.48 < share < 0.52, f"{does} {share:.0%} of the elements are kept.")
+    require(
+        0.48 < share < 0.52,
+        f"{does} Half of the elements should be kept, not {share:.0%}.",
+    )
     require(
         _alike(masks[0], masks[1]) < 0.6,
-        f"{does} Different rows are dropped alike: {_alike(masks[0], masks[1]):.0%} of their places agree.",
+        f"{does} The masks of different rows are not independent: they agree at {_alike(masks[0], masks[1]):.0%} of the elements.",
     )
-    require(not kinds(report), f"{does} Nothing should be sent.")
+    require(not kinds(report), f"{does} The devices should send nothing.")
     return masks, does
 
 

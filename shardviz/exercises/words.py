@@ -53,7 +53,7 @@ LESSONS = {
 def task_end(name: str) -> str:
     """Explains in Markdown how to answer an exercise."""
     return (
-        f"These are in `exercises.setup({name!r})`. Answer with"
+        f"These values are in `exercises.setup({name!r})`. Answer with"
         f" `exercises.check({name!r}, …)`."
     )
 
@@ -178,7 +178,10 @@ def lists(names: Iterable[str]) -> str:
 
 def contract(good: str, bad: str) -> str:
     """Quotes a test's messages for a good and a bad audit; `""` if a test passed."""
-    return f"Of the good audit it says {good or 'nothing'}, of the bad one {bad or 'nothing'}."
+    return (
+        f"For the good audit your test raises {good or 'nothing'}, for the bad one"
+        f" {bad or 'nothing'}."
+    )
 
 
 def does_not_compile(message: str) -> str:
@@ -246,7 +249,7 @@ def result_is(spec: Spec, rows: int | None = None) -> str:
 
 def close(amount: str) -> str:
     """A hint for an amount that is rounded too much or has a wrong unit."""
-    return f"{amount} is close. Write three digits or more; 1 MB is not 1 MiB."
+    return f"{amount} is close. Write three digits or more, and note that 1 MB is not 1 MiB."
 
 
 def another_result(spec: Spec, written: Spec) -> str:

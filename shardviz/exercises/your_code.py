@@ -78,7 +78,7 @@ def check_function(setup: Setup, answer: Answer) -> UserFunction:
         answer = answer.fn
     if not callable(answer):
         names = joined([array.name for array in setup.arrays])
-        raise Wrong(f"This takes a function of {names}; got {shown(answer)}.")
+        raise Wrong(f"The answer must be a function of {names}; got {shown(answer)}.")
     return answer
 
 
@@ -103,14 +103,16 @@ def ran(submitted: Program, expected: Callable[..., PyTree]) -> Report:
     right_shapes = [list(result.shape) for result in right]
     if shapes != right_shapes:
         raise Wrong(
-            f"All devices together return {joined(shapes) or 'nothing'}; it should be"
-            f" {joined(right_shapes)}."
+            f"All devices together return {joined(shapes) or 'nothing'}; they should"
+            f" return {joined(right_shapes)}."
         )
     for number, (result, value) in enumerate(zip(results, right, strict=True), 1):
         if not np.allclose(result, value, rtol=1e-4, atol=1e-4):
             name = f"result {number}" if len(right) > 1 else "the result"
             share = float(np.mean(~np.isclose(result, value, rtol=1e-4, atol=1e-4)))
-            raise Wrong(f"{cost(report)} But {share:.0%} of {name} has other values.")
+            raise Wrong(
+                f"{cost(report)} But {share:.0%} of the values of {name} are wrong."
+            )
     return report
 
 
@@ -125,7 +127,11 @@ def cost(report: Report) -> str:
     collectives = report.partitioned or ()
     sentence = words.costs("Your function", collectives, sent_bytes(collectives))
     peak = peak_bytes(report.memory)
-    return sentence if peak is None else f"{sentence} At the peak {bytes_text(peak)}."
+    return (
+        sentence
+        if peak is None
+        else f"{sentence} At the peak, each device needs {bytes_text(peak)}."
+    )
 
 
 def kinds(report: Report) -> set[str]:
@@ -149,7 +155,9 @@ def _sends(report: Report, most: int) -> str:
         Wrong: for an answer that sends more.
     """
     does = cost(report)
-    require(sent(report) <= most, f"{does} It should send at most {bytes_text(most)}.")
+    require(
+        sent(report) <= most, f"{does} Each device may send at most {bytes_text(most)}."
+    )
     return does
 
 
@@ -158,7 +166,7 @@ def _only(report: Report, *allowed: str) -> None:
     unwanted = sorted(kinds(report).difference(allowed))
     require(
         not unwanted,
-        f"{cost(report)} {joined(unwanted)} is not among {joined(allowed)}.",
+        f"{cost(report)} Use no other collective than {joined(allowed)}.",
     )
 
 
@@ -167,7 +175,7 @@ def _peak(report: Report, most: int) -> None:
     peak = peak_bytes(report.memory)
     require(
         peak is None or peak <= most,
-        f"{cost(report)} The peak should be at most {bytes_text(most)}.",
+        f"{cost(report)} The peak should be at most {bytes_text(most)} per device.",
     )
 
 
@@ -194,9 +202,9 @@ def _ring_all_gather(part: Any) -> Any:
 @add(
     "collectives/ring-all-gather",
     task="""
-Write an all-gather with nothing but `jax.lax.ppermute`. Your function gets one device's `part` of the
-array, and returns the whole array, with the parts in the order of the devices along `x`. It runs inside of
-`jax.shard_map`. Each device may send at most `most` bytes.
+Write an all-gather with nothing but `jax.lax.ppermute`. Your function runs on each device inside of
+`jax.shard_map`. It gets the device's `part` of the array, and returns the whole array, with the parts in the
+order of the devices along `x`. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"), arrays=(_f32("part", (1024, 256), "x"),), most=768 * KIB
@@ -204,7 +212,7 @@ array, and returns the whole array, with the parts in the order of the devices a
     hints=(
         "In each step, every device passes on the part that it received last.",
         "After `step` steps a device holds the part of the device `step` places before it.",
-        "`jax.lax.axis_index` returns the device's place; write each part to its own rows.",
+        "`jax.lax.axis_index` returns the device's place along `x`; write each part to its own rows.",
     ),
     solution=_ring_all_gather,
     why="Three steps bring each device the three parts that it lacks, and each step sends one part.",
@@ -230,9 +238,9 @@ def _ring_reduce_scatter(addend: Any) -> Any:
 @add(
     "collectives/ring-reduce-scatter",
     task="""
-Every device has an `addend` of shape `[1, 1024, 256]`. Add them with nothing but `jax.lax.ppermute` and
-additions, so that the device at place `i` along `x` ends with rows `256 * i` to `256 * (i + 1)` of the sum.
-Each device may send at most `most` bytes.
+Every device has an `addend` of shape `[1, 1024, 256]`. Add the addends with nothing but `jax.lax.ppermute`
+and additions, so that the device at place `i` along `x` ends with rows `256 * i` to `256 * (i + 1)` of the
+sum. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -240,12 +248,12 @@ Each device may send at most `most` bytes.
         most=768 * KIB,
     ),
     hints=(
-        "A chunk goes once around the ring, and every device adds its own rows to it.",
+        "A chunk of rows goes once around the ring, and every device adds its own rows to it.",
         "The chunk must end on the device that keeps it; where does it begin?",
-        "It begins one place after that device, and takes three steps.",
+        "The chunk begins one place after that device, and takes three steps.",
     ),
     solution=_ring_reduce_scatter,
-    why="A chunk of a quarter is sent in each of three steps, and picks up one addend at every device.",
+    why="In each of three steps every device sends a quarter of the rows, and the receiver adds its own rows.",
 )
 def collectives_ring_reduce_scatter(setup: Setup, answer: Answer) -> str:
     report = ran(on_shards(setup, answer, "x"), lambda addend: addend.sum(axis=0))
@@ -299,8 +307,8 @@ def _scattered_product(A: Any, B: Any) -> Any:
     "matmul/scatter-the-sum",
     task="""
 The inner dimension of `A @ B` is split. Write the function that each device runs inside of `jax.shard_map`:
-it gets its columns of `A` and its rows of `B`, and returns its rows of the product. Each device may send at
-most `most` bytes.
+the function gets the device's columns of `A` and rows of `B`, and returns the device's rows of the product.
+Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -309,11 +317,11 @@ most `most` bytes.
     ),
     hints=(
         "What does a device have after it has multiplied its two blocks?",
-        "It has a partial sum of the whole product, but needs only a quarter of the rows.",
-        "One collective adds and splits; say which dimension it should split.",
+        "The device has a partial sum of the whole product, but needs only a quarter of the rows.",
+        "One collective adds and splits; choose the dimension that it splits.",
     ),
     solution=_scattered_product,
-    why="The partial sums are added and split in one round, which sends half of what an all-reduce sends.",
+    why="A reduce-scatter adds and splits the partial sums. In it, each device sends half of the bytes of an all-reduce.",
 )
 def matmul_scatter_the_sum(setup: Setup, answer: Answer) -> str:
     return _sends(ran(on_shards(setup, answer, "x"), np.matmul), setup.most)
@@ -332,8 +340,8 @@ def _mean_gradient(w: Any, x: Any) -> Any:
     "parallelism/data-by-hand",
     task="""
 Write data parallelism: each device has all of `w` and its rows of `x`, and must return the gradient, with
-respect to `w`, of `0.5 * mean over all rows of sum((x @ w) ** 2)`. All devices return the same. Each device
-may send at most `most` bytes.
+respect to `w`, of `0.5 * mean over all rows of sum((x @ w) ** 2)`. All devices return the same gradient. Each
+device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -342,7 +350,7 @@ may send at most `most` bytes.
     ),
     hints=(
         "The gradient of one device's rows is `x.T @ (x @ w)`, divided by a number of rows.",
-        "Rows must not be sent; what has the same shape on every device?",
+        "Don't send rows. Which array has the same shape on every device?",
         "Average the devices' gradients with one collective.",
     ),
     solution=_mean_gradient,
@@ -375,12 +383,12 @@ its rows of the gradient, with respect to `w`, of `0.5 * sum((x @ w) ** 2)`. Eac
         most=1536 * KIB,
     ),
     hints=(
-        "A device needs all of `w` to compute with it, but keeps only its own rows.",
+        "A device needs all of `w` for the product, but keeps only its own rows.",
         "The gradient of one device's rows of `x` has the shape of all of `w`.",
-        "Collect before the product; afterwards, add and split in one collective.",
+        "Gather `w` before the product. After it, add and split the gradient in one collective.",
     ),
     solution=_fsdp_gradient,
-    why="An all-gather brings `w`, and a reduce-scatter leaves each device the rows of the gradient that it keeps.",
+    why="An all-gather gives each device all of `w`, and a reduce-scatter gives it the rows of the gradient that it keeps.",
 )
 def parallelism_fsdp_by_hand(setup: Setup, answer: Answer) -> str:
     report = ran(on_shards(setup, answer, "x"), lambda w, x: x.T @ (x @ w))
@@ -410,9 +418,9 @@ return all of `maximum(x @ w_in, 0) @ w_out`. Each device may send at most `most
         most=384 * KIB,
     ),
     hints=(
-        "Can a device compute its columns of the hidden layer without the others?",
+        "Can a device compute its columns of the hidden layer without data from other devices?",
         "With these columns and its rows of `w_out`, it has a partial sum of the result.",
-        "One collective at the end adds the partial sums.",
+        "Add the partial sums with one collective at the end.",
     ),
     solution=_tensor_mlp,
     why="The hidden layer stays split, so only the result is added up, once.",
@@ -443,8 +451,8 @@ def _accumulated(w: Any, x: Any) -> Any:
     "memory/accumulate",
     task="""
 Each device has all of `w` and its rows of `x`, and must return the sum of `x.T @ maximum(x @ w, 0)` over all
-rows. The hidden array `x @ w` of all its rows is too large: at the peak, a device may need at most
-`peak` bytes. It may send at most `most` bytes.
+rows. The hidden array `x @ w` of all rows of a device is too large: at the peak, a device may need at most
+`peak` bytes. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -454,7 +462,7 @@ rows. The hidden array `x @ w` of all its rows is too large: at the peak, a devi
     ),
     hints=(
         "The sum over all rows is the sum over parts of the rows.",
-        "Take the parts one after another, in a loop that XLA keeps as a loop.",
+        "Take the parts one after another, in a loop that XLA does not unroll.",
         "Use `jax.lax.scan` over parts of `x`, and one collective after it.",
     ),
     solution=_accumulated,
@@ -486,10 +494,10 @@ def _zero_step(w: Any, gradient: Any, momentum: Any) -> Any:
 @add(
     "zero/step",
     task="""
-Write a step of ZeRO 1. Each device has all of `w`, a `gradient` of its own of shape `[1, 1024, 256]`, and its
-rows of `momentum`. Return two arrays: all of the new `w`, and the device's rows of the new momentum. The new
-momentum is half of the old one plus the sum of all gradients; the new `w` is `w` minus the new momentum. Each
-device may send at most `most` bytes.
+Write a step of ZeRO 1. Each device has all of `w`, the `gradient` of its own part of the batch, of shape
+`[1, 1024, 256]`, and its rows of `momentum`. Return two arrays: all of the new `w`, and the device's rows of
+the new momentum. The new momentum is half of the old one plus the sum of all gradients; the new `w` is `w`
+minus the new momentum. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -502,11 +510,11 @@ device may send at most `most` bytes.
     ),
     hints=(
         "Which rows of the summed gradient does a device need for its momentum?",
-        "With them it can update its own rows of `w`, and nothing else.",
-        "One collective before the update, and another one after it.",
+        "With these rows a device can update its own rows of `w`, and no others.",
+        "Use one collective before the update, and another one after it.",
     ),
     solution=_zero_step,
-    why="A reduce-scatter brings the summed rows, and an all-gather returns the new ones, together as much as an all-reduce.",
+    why="A reduce-scatter gives each device its rows of the summed gradient, and an all-gather collects the new rows of `w`. Together they send as many bytes as an all-reduce.",
 )
 def zero_step(setup: Setup, answer: Answer) -> str:
     def step(w: np.ndarray, gradient: np.ndarray, momentum: np.ndarray) -> PyTree:
@@ -538,11 +546,11 @@ device. Each device may send at most `most` bytes.
     ),
     hints=(
         "Squares can be added on each device before anything is sent.",
-        "How many devices have the elements of `replicated`? They count once.",
-        "Add the numbers of the devices for `split` alone.",
+        "How many devices have the elements of `replicated`? Each element counts only once.",
+        "Add up over the devices only the sums for `split`.",
     ),
     solution=_global_norm,
-    why="Each device sends one number for `split`; every device has `replicated` already, so that must not be added again.",
+    why="Each device sends one number for `split`. Every device has all of `replicated` already, so its squares must not be added over the devices.",
 )
 def zero_global_norm(setup: Setup, answer: Answer) -> str:
     def norm(split: np.ndarray, replicated: np.ndarray) -> np.ndarray:
@@ -580,11 +588,11 @@ first one. Write the function that each device runs for its `rows`. Each device 
     ),
     hints=(
         "Which rows of other devices does a device need?",
-        "Two: the last row of the device before it, and the first row of the next one.",
-        "Send one row each way with `jax.lax.ppermute`, and add shifted copies.",
+        "A device needs two: the last row of the device before it, and the first row of the next one.",
+        "Send one row in each direction with `jax.lax.ppermute`, and add shifted copies of your rows.",
     ),
     solution=_halo,
-    why="Only the rows at the edges of a shard are needed elsewhere: two of 1 KiB per device.",
+    why="Other devices need only the first and the last row of a shard: each device sends two rows of 1 KiB.",
 )
 def shard_map_halo(setup: Setup, answer: Answer) -> str:
     def neighbours(rows: np.ndarray) -> np.ndarray:
@@ -610,8 +618,8 @@ def _collective_matmul(A: Any, B: Any) -> Any:
     "shard_map/collective-matmul",
     task="""
 Each device has its rows of `A` and its columns of `B`, and must return its columns of `A @ B`. Send the rows
-of `A` around the ring with `jax.lax.ppermute` while multiplying, so that no device ever holds all of `A`. At the
-peak, a device may need at most `peak` bytes. It may send at most `most` bytes.
+of `A` around the ring with `jax.lax.ppermute` while multiplying, so that no device ever holds all of `A`. At
+the peak, a device may need at most `peak` bytes. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -620,9 +628,9 @@ peak, a device may need at most `peak` bytes. It may send at most `most` bytes.
         peak=5 * MIB,
     ),
     hints=(
-        "In each step, multiply the rows of `A` that are here, and pass them on.",
+        "In each step, multiply the rows of `A` that the device holds now, and pass these rows on.",
         "After `step` steps a device has the rows of the device `step` places before it.",
-        "Write each product to the rows of the result that belong to it; three sends are enough.",
+        "Write each product to its rows of the result; three sends are enough.",
     ),
     solution=_collective_matmul,
     why="Each device sends three of the four shards, as in an all-gather, but holds at most two at a time.",
@@ -671,12 +679,12 @@ of `softmax(q @ k.T) @ v`, in which row `i` attends to rows `0` to `i`. Keys and
         peak=1536 * KIB,
     ),
     hints=(
-        "Keep the largest score, the sum of the weights and the mix, and rescale them in each step.",
-        "The mask needs the rows' and columns' places in the whole sequence.",
+        "Keep the largest score, the sum of the weights and the weighted sum of the values, and rescale the two sums in each step.",
+        "The mask needs the positions of queries and keys in the whole sequence.",
         "In the first step a device has its own keys, so every row has at least one score.",
     ),
     solution=_ring_attention,
-    why="A device holds the scores of one shard of keys at a time, and the running sums correct each other.",
+    why="A device holds the scores of only one shard of keys at a time, and rescales its sums if a later score is larger.",
 )
 def ring_causal(setup: Setup, answer: Answer) -> str:
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -720,12 +728,12 @@ return all of `softmax(k @ q) @ v`, of shape `[64]`. Each device may send at mos
         most=512,
     ),
     hints=(
-        "A softmax divides by a sum over all places, and subtracts the largest score.",
-        "Each device can weight and add its own places; how large is what remains?",
-        "Three collectives: the largest score, the sum of weights, and the weighted sum.",
+        "A softmax subtracts the largest score, and divides by a sum over all positions.",
+        "Each device can weight and add the values of its own positions. How large is the result?",
+        "Use three collectives: for the largest score, for the sum of the weights, and for the weighted sum.",
     ),
     solution=_split_cache,
-    why="Each device reduces its places to a vector of 64 and two numbers, and only these are combined.",
+    why="Each device reduces its positions to two numbers and a vector of 64, and the devices combine only these.",
 )
 def cache_split_sequence(setup: Setup, answer: Answer) -> str:
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -751,8 +759,8 @@ def _tick(w: Any, h: Any) -> Any:
     "pipeline/tick",
     task="""
 Write one tick of a pipeline: each device applies its layer, `maximum(h @ w, 0)`, to its activations `h`, and
-passes the result to the next device along `x`; the last one passes it to the first. Both arguments
-have a first dimension of size 1 on each device, and so has the result.
+passes the result to the next device along `x`. The last device passes its result to the first. On each
+device, both arguments and the result have a first dimension of size 1.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -761,11 +769,11 @@ have a first dimension of size 1 on each device, and so has the result.
     ),
     hints=(
         "Apply the layer first. Does the next device need `h` or the result?",
-        "`jax.lax.ppermute` takes pairs of places, from and to.",
+        "`jax.lax.ppermute` takes pairs of places: the sender and the receiver.",
         "There are four pairs, and the last one leads back to the first place.",
     ),
     solution=_tick,
-    why="Weights stay where they are. Only the activations move, to the device that has the next layer.",
+    why="The weights stay where they are. Only activations are sent, to the device that has the next layer.",
 )
 def pipeline_tick(setup: Setup, answer: Answer) -> str:
     def tick(w: np.ndarray, h: np.ndarray) -> np.ndarray:
@@ -790,8 +798,8 @@ def _by_slice(addend: Any) -> Any:
     "slices/hierarchical",
     task="""
 Two slices of four chips are joined by a slow network. Every chip has an `addend` of shape `[1, 1024, 256]`,
-and needs the whole sum of all eight. Over collectives that involve the axis `slice`, each chip may send at most
-`most` bytes.
+and needs the whole sum of all eight. In collectives over the axis `slice`, each chip may send at most `most`
+bytes in total.
 """,
     given=lambda: Setup(
         mesh=make_mesh("slice=2, chip=4"),
@@ -799,12 +807,12 @@ and needs the whole sum of all eight. Over collectives that involve the axis `sl
         most=256 * KIB,
     ),
     hints=(
-        "Add within a slice before anything crosses the network.",
-        "After that, the four chips of a slice need the same sum. Can each of them send only a part of it?",
-        "Split the sum among the chips first, cross the network, and collect at the end.",
+        "Add within each slice before you send anything over the network.",
+        "After that, the four chips of a slice have the same sum. Can each chip send only a part of it over the network?",
+        "Split the sum among the chips of a slice first, then add over the network, and gather at the end.",
     ),
     solution=_by_slice,
-    why="Each chip sends a quarter of the array over the network, and the rest moves inside the slices.",
+    why="Each chip sends only a quarter of the array over the network; all other data is sent inside the slices.",
 )
 def slices_hierarchical(setup: Setup, answer: Answer) -> str:
     submitted = on_shards(setup, answer, "(slice, chip)")
@@ -817,10 +825,10 @@ def slices_hierarchical(setup: Setup, answer: Answer) -> str:
         ):
             crossing.append(collective)
     over_network = sent_bytes(crossing)
-    does = f"{cost(report)} {bytes_text(over_network)} of that over `slice`."
+    does = f"{cost(report)} Of the bytes sent, {bytes_text(over_network)} are over `slice`."
     require(
         over_network <= setup.most,
-        f"{does} It should be at most {bytes_text(setup.most)}.",
+        f"{does} Each chip may send at most {bytes_text(setup.most)} over `slice`.",
     )
     return does
 
@@ -839,8 +847,8 @@ def _there_and_back(boxes: Any, w: Any) -> Any:
     "experts/there-and-back",
     task="""
 Each device has one expert, the matrix `w`, and `boxes` of shape `[1, 4, 64, 128]`: one box of tokens for each
-expert. Send the boxes to their experts, multiply each by its expert's matrix, and send the results back to the
-same places of `boxes`. Each device may send at most `most` bytes.
+expert. Send each box to the device of its expert, multiply it by the expert's matrix, and send the result
+back to the same place of `boxes`. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -853,7 +861,7 @@ same places of `boxes`. Each device may send at most `most` bytes.
         "The same collective brings the results back.",
     ),
     solution=_there_and_back,
-    why="An all-to-all sends each device's three boxes for other experts, and a second one returns them.",
+    why="In one all-to-all each device sends its three boxes for other experts, and in a second one it returns the results for other devices.",
 )
 def experts_there_and_back(setup: Setup, answer: Answer) -> str:
     def there_and_back(boxes: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -877,20 +885,21 @@ def _chosen_result(A: Any, B: Any) -> Any:
 @add(
     "explicit/chosen-result",
     task="""
-The axis of this mesh is Explicit, and JAX refuses `A @ B`, because the dimension that is summed over is split.
-Write a function of `A` and `B` that JAX accepts, and whose result is the product, split by rows over `x`.
+The axis of this mesh is Explicit, and JAX refuses `A @ B`, because the dimension that the product sums over
+is split. Write a function of `A` and `B` that JAX accepts. Its result must be the product, split by rows over
+`x`.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4", axis_types="Explicit"),
         arrays=(_f32("A", (512, 1024), "None, x"), _f32("B", (1024, 512), "x")),
     ),
     hints=(
-        "There are several ways to split the result, and JAX wants you to choose one.",
-        "Products of JAX take the choice as a keyword argument.",
+        "There are several ways to split the result, and you must choose one.",
+        "The matrix products of JAX take the choice as a keyword argument.",
         "`jnp.matmul` has `out_sharding=`, which takes a PartitionSpec.",
     ),
     solution=_chosen_result,
-    why="Each device has a partial sum, and `out_sharding` requests its rows of the sum.",
+    why="Each device has a partial sum of the product. `out_sharding` requests that each device get its rows of the whole sum.",
 )
 def explicit_chosen_result(setup: Setup, answer: Answer) -> str:
     function = check_function(setup, answer)
@@ -899,5 +908,8 @@ def explicit_chosen_result(setup: Setup, answer: Answer) -> str:
     report = ran(submitted, np.matmul)
     (layout,) = report.out_layouts.values()
     does = words.says(layout)
-    require(layout.shard_shape == (128, 512), f"{does} Split its rows over `x`.")
+    require(
+        layout.shard_shape == (128, 512),
+        f"{does} The rows of the result must be split over `x`.",
+    )
     return does
