@@ -233,7 +233,7 @@ def hint(name: str) -> Text:
     >>> from shardviz import exercises
     >>> exercises.reset()
     >>> print(exercises.hint("arrays/memory"))
-    Which of the axes split `q`, and which do not?
+    Which of the mesh axes split `q`, and which do not?
     """
     hints, mark = find(name).hints, _PROGRESS.of(name)
     if mark.hints < len(hints):
