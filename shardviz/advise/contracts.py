@@ -211,7 +211,8 @@ class Expectation:
             ShardvizError: for a share outside 0 to 1.
         """
         __tracebackhide__ = True
-        if not 0 <= at_least <= 1:  # rejects nan, too
+        # Rejects nan, too.
+        if not isinstance(at_least, (int, float)) or not 0 <= at_least <= 1:
             raise ProgramError(
                 f"A share is a number from 0 to 1; got {shown(at_least)}."
             )

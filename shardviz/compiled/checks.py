@@ -178,6 +178,11 @@ class EffectsNotRepeated(Finding):
 
 
 @dataclass(frozen=True)
+class NotRepeatable(Finding):
+    """Two calls of the unsharded function with the same arguments differ."""
+
+
+@dataclass(frozen=True)
 class TooBigForOneDevice(Finding):
     """Not compared: one device has fewer free bytes than needed."""
 

@@ -126,6 +126,28 @@ def test_what_does_not_fit_is_said_in_a_sentence(call, words):
         call()
 
 
+def test_a_function_that_jax_refuses_before_its_mesh_is_found_has_the_error(mesh):
+    def summed(x):
+        double = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+        return double(x)
+
+    with pytest.raises(sv.ShardvizError, match=r"to find one.*shard_map applied.*divisible"):
+        sv.plan(summed, jnp.ones((6, 4)))
+
+
+def test_meshes_that_look_the_same_are_told_apart(mesh):
+    explicit = Mesh(mesh.devices, mesh.axis_names, axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    reversed_mesh = Mesh(mesh.devices[::-1], mesh.axis_names)
+
+    def array(on):
+        return jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(on, P("data")))
+
+    with pytest.raises(sv.ShardvizError, match=r"Explicit, Explicit\).*Auto, Auto\)"):
+        sv.plan(jnp.dot, array(mesh), array(explicit))
+    with pytest.raises(sv.ShardvizError, match=r"devices 6, 7, 4.*devices 0, 1, 2"):
+        sv.plan(jnp.dot, array(mesh), array(reversed_mesh))
+
+
 # What people have at hand, and a number of devices that nobody named.
 
 

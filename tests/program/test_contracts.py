@@ -131,6 +131,7 @@ def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
         (STEP, lambda e: e.at_most(-1), "The limit"),
         (STEP, lambda e: e.at_most(1, per="stp"), "Did you mean 'step'?"),
         (STEP, lambda e: e.sharded(98), "got 98"),
+        (STEP, lambda e: e.sharded("1 KiB"), "got '1 KiB'"),
         (STEP, lambda e: e.sharded(float("nan")), "got nan"),
         (STEP, lambda e: e.fits(), "described hardware"),
         (STEP, lambda e: e.fits("cpu:8"), "'tpu:v5p:8x8x16'"),

@@ -165,6 +165,14 @@ def test_an_ordered_effect_is_no_result(mesh: Mesh):
     assert compiled.ok
 
 
+@pytest.mark.parametrize("arguments", [(), (jnp.ones(3),)])
+def test_a_program_without_results_has_a_report(arguments: tuple[jax.Array, ...]):
+    report = sv.report(jax.jit(lambda *arrays: None).lower(*arguments).compile())
+    assert report.mesh is not None
+    assert (report.mesh.size, dict(report.out_layouts)) == (1, {})
+    assert "no collectives" in sv.text(report)
+
+
 def test_two_meshes_are_refused():
     meshes = [AbstractMesh((n,), (name,)) for n, name in ((2, "a"), (4, "b"))]
     arrays = [

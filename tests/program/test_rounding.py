@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardviz.compiled.checks import RoundingMoves
+from shardviz.compiled.checks import NotRepeatable, RoundingMoves
 from shardviz.compiled.report import Report
 from shardviz.runs.backend import here
 from shardviz.runs.backend.checks import unsharded_checks
@@ -258,3 +258,17 @@ def test_outputs_that_are_only_rounding_fail_nothing(eight_devices):
     report = run_here(program(attend_on_one_token, *arrays, array("t", (16, 32), "a", "int32")))
     assert report.error is None, report.error
     assert report.ok, [c for c in report.checks if c.ok is False]
+
+
+def test_a_random_function_decides_nothing(eight_devices):
+    rng = np.random.default_rng(0)
+
+    def noisy(x: Any) -> Any:
+        def add_noise(values: Any) -> np.ndarray:
+            return np.asarray(values) + rng.random(values.shape, dtype=np.float32) / 1000
+
+        return jax.pure_callback(add_noise, x, x)
+
+    report = run_here(program(noisy, array("x", (16, 8), "a")))
+    (check,) = [check for check in report.checks if check.about == "values"]
+    assert (check.ok, check.finding) == (None, NotRepeatable())

@@ -30,6 +30,7 @@ from shardviz.compiled.checks import (
     NoStore,
     NotOnOneDevice,
     NotOnTorus,
+    NotRepeatable,
     OriginalAmplifiesRounding,
     OtherType,
     OutputsStay,
@@ -168,6 +169,13 @@ def _one_device(fact: MeshOfOneDevice) -> str:
     return "The mesh has one device, so the unsharded function itself ran."
 
 
+def _not_repeatable(fact: NotRepeatable) -> str:
+    return (
+        "The unsharded function returns other values in a second call with the same"
+        " arguments, so this decides nothing."
+    )
+
+
 def _effects(fact: EffectsNotRepeated) -> str:
     return (
         f"Not compared: the program has effects ({listed(fact.effects)}), and a second run"
@@ -272,6 +280,7 @@ SENTENCES: Mapping[type[Finding], Callable[[Any], str]] = {
     UndecidedInShardMap: _undecided_in_shard_map,
     MeshOfOneDevice: _one_device,
     EffectsNotRepeated: _effects,
+    NotRepeatable: _not_repeatable,
     TooBigForOneDevice: _too_big,
     ValuesOnSeveralProcesses: _several_processes,
     NotOnOneDevice: _not_on_one_device,

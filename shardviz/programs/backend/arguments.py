@@ -32,7 +32,7 @@ from shardviz.axis_rules.requests import on_mesh
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec, dtype_name, format_names
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import shown
+from shardviz.base.format import joined, shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import MAX_NAME
 from shardviz.base.partition_spec import ResultSpec, Spec
@@ -299,8 +299,14 @@ def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | Non
     if has_same_axes and not (leaf_mesh.concrete and mesh.concrete):
         # For example, an abstract array from eval_shape and an array on devices.
         return leaf_mesh if leaf_mesh.concrete else mesh
+    texts = str(leaf_mesh), str(mesh)
+    if leaf_mesh.axis_types != mesh.axis_types:
+        texts = tuple(f"{m}; {', '.join(m.axis_types)}" for m in (leaf_mesh, mesh))
+    elif texts[0] == texts[1]:
+        ids = [joined(m.device_ids.ravel(), "and", 16) for m in (leaf_mesh, mesh)]
+        texts = f"{leaf_mesh}; devices {ids[0]}", f"{mesh}; devices {ids[1]}"
     raise ProgramError(
-        f"{name} is on the mesh ({leaf_mesh}), the arrays before it on ({mesh}). A program has"
+        f"{name} is on the mesh ({texts[0]}), the arrays before it on ({texts[1]}). A program has"
         " one mesh: axes and their types, and devices in one order. Put all of its"
         " arrays on it."
     )

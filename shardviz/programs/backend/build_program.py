@@ -7,7 +7,6 @@ change the compiled program.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,6 +52,7 @@ from shardviz.programs.backend.calls import (
     jit_settings_of,
     read_call,
 )
+from shardviz.programs.backend.failures import in_words
 from shardviz.programs.backend.jaxprs import meshes_in
 from shardviz.programs.backend.mesh_context import mesh_context
 from shardviz.programs.notes import JitDiffers, JitStays, JitUnreadable
@@ -250,13 +250,19 @@ def _mesh_in(
     """Traces a function, and returns the first mesh that it names.
 
     Raises:
-        ProgramError: if the function names no mesh.
+        ProgramError: if the function names no mesh, or cannot be traced without one.
     """
-    jaxpr = _traced_without_mesh(call.fn, arrays, tree)
+    jaxpr, error = _traced_without_mesh(call.fn, arrays, tree)
     for named, _ in () if jaxpr is None else meshes_in(jaxpr):
         mesh = adopt_mesh(named)
         # An abstract mesh doesn't place the program on devices.
         return mesh, "function" if mesh.concrete else "given"
+    if error is not None:
+        raise ProgramError(
+            "A program needs a mesh; got none: no array's sharding brings one,"
+            " jax.set_mesh set none, and jax could not trace the function to find one."
+            f" Give mesh=sv.mesh(data=4, model=2). jax's error: {in_words(error)}"
+        )
     raise ProgramError(
         "A program needs a mesh; got none: no array's sharding brings one, jax.set_mesh"
         " set none, and the function names none. Give mesh=sv.mesh(data=4, model=2)."
@@ -287,9 +293,9 @@ def _traced_without_mesh(
     fn: Callable[..., PyTree],
     arrays: Sequence[ArraySpec],
     tree: PyTreeDef,
-) -> ClosedJaxpr | None:
-    """Traces a function without a mesh; returns its jaxpr, or None if that fails."""
-    calls = [fn]
+) -> tuple[ClosedJaxpr | None, Exception | None]:
+    """Traces a function without a mesh; returns its jaxpr, or jax's first error."""
+    calls, first_error = [fn], None
     if isinstance(fn, BoundCall):
         calls.append(fn.with_static_numbers((bool, int, float, complex))[0])
     for call in calls:
@@ -300,11 +306,11 @@ def _traced_without_mesh(
             result = jax.tree.leaves(call(*tree.unflatten(leaves)))
             return [leaf for leaf in result if is_array(leaf)]
 
-        # The function may raise anything. The user sees the error when the program is
-        # traced on a mesh.
-        with contextlib.suppress(Exception):
-            return jax.make_jaxpr(arrays_of_result)(*map(to_jax, arrays))
-    return None
+        try:
+            return jax.make_jaxpr(arrays_of_result)(*map(to_jax, arrays)), None
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            first_error = first_error or error
+    return None, first_error
 
 
 def _for_arguments(in_specs: PyTree, call: Call) -> PyTree:

@@ -311,7 +311,7 @@ SENTENCES = {
     ),
     NoDump: _sentence(
         "XLA's dump has no module from its partitioner. This happens when the program comes"
-        " from jax's cache on disk (jax_compilation_cache_dir)."
+        " from jax's cache on disk (jax_compilation_cache_dir), or computes nothing."
     ),
     NoDumpFolder: _no_dump_folder,
     DumpRefused: lambda note: f"XLA cannot dump this program: {note.reason}",

@@ -22,6 +22,7 @@ from shardviz.compiled.checks import (
     Finding,
     MeshOfOneDevice,
     NotOnOneDevice,
+    NotRepeatable,
     PartialResults,
     ShardElsewhere,
     ShardOutsideMesh,
@@ -44,6 +45,7 @@ from shardviz.runs.backend.inputs import Inputs, copies_allowed, partial_axes
 from shardviz.runs.backend.rounding import (
     MOST_DRAWS,
     Comparison,
+    is_repeated,
     moved_result,
     step_of,
 )
@@ -352,13 +354,16 @@ def _compared(
             made_up=inputs.leaves is None,
         )
         checks.append(comparison)
+    if _undecided(checks):
+        # A function can be random, such as one that calls Python.
+        again = jax.block_until_ready(reference.run(*arguments))
+        for number, comparison in _undecided(checks):
+            if not is_repeated(again[number], expected[number]):
+                checks[number] = Check("values", None, NotRepeatable(), comparison.name)
     step = step_of(lowered.text, platform)
     for draw in range(MOST_DRAWS):
         # Keep only one draw at a time: its results can be as large as the model.
-        undecided = []
-        for number, check in enumerate(checks):
-            if isinstance(check, Comparison) and not check.decided:
-                undecided.append((number, check))
+        undecided = _undecided(checks)
         if not undecided:
             break
         moved = moved_result(reference.run, arguments, step, draw)
@@ -376,3 +381,8 @@ def _compared(
             check = replace(check, ok=None, finding=undecided_finding)
         judged.append(check)
     return tuple(judged)
+
+
+def _undecided(checks: Sequence[Check | Comparison]) -> list[tuple[int, Comparison]]:
+    numbered = enumerate(checks)
+    return [(i, c) for i, c in numbered if isinstance(c, Comparison) and not c.decided]

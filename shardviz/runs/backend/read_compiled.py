@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 
-from shardviz.base.errors import ShardvizError
+from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.layout import Layout, lay_out
 from shardviz.base.mesh import MeshSpec, make_mesh
 from shardviz.compiled.checks import Check
@@ -44,7 +44,7 @@ def report_of(compiled: jax.stages.Compiled) -> Report:
     name = runtime.hlo_modules()[0].name.removeprefix("jit_")
     inputs, in_shardings = _arguments(compiled, module)
     out_shardings = jax.tree.leaves(compiled.output_shardings)
-    devices, mesh = _devices_and_mesh([*in_shardings, *out_shardings])
+    devices, mesh = _devices_and_mesh([*in_shardings, *out_shardings], runtime)
     ids = dict(zip(devices, mesh.device_ids.ravel().tolist(), strict=True))
     in_layouts, in_without = output_layouts(inputs, in_shardings, mesh, ids)
     try:
@@ -143,7 +143,9 @@ def _results(compiled: jax.stages.Compiled) -> list[Output]:
     return results
 
 
-def _devices_and_mesh(shardings: Sequence[Sharding]) -> tuple[list[Device], MeshSpec]:
+def _devices_and_mesh(
+    shardings: Sequence[Sharding], executable: Any
+) -> tuple[list[Device], MeshSpec]:
     """Returns the devices in the order of the program's mesh, and that mesh.
 
     Without a NamedSharding there is no mesh, so its only axis is `device`.
@@ -151,7 +153,15 @@ def _devices_and_mesh(shardings: Sequence[Sharding]) -> tuple[list[Device], Mesh
     for sharding in shardings:
         if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
             return list(sharding.mesh.devices.flat), adopt_mesh(sharding.mesh)
-    devices: list[Device] = sorted(shardings[0].device_set, key=lambda d: d.id)
+    if shardings:
+        device_set = shardings[0].device_set
+    elif hasattr(executable, "local_devices"):
+        device_set = executable.local_devices()
+    else:  # for described devices
+        raise ProgramError(
+            "The program has neither arguments nor results, so its devices are unknown."
+        )
+    devices: list[Device] = sorted(device_set, key=lambda d: d.id)
     ids = [device.id for device in devices]
     processes = [device.process_index for device in devices]
     return devices, make_mesh({"device": len(ids)}, device_ids=ids, processes=processes)
