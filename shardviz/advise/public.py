@@ -51,9 +51,9 @@ def changes(
     Args:
         report: a Report, Plan, Stages or Program, or a function, which `sv.program`
             turns into one.
-        *arrays: a function's arguments, as in `sv.program`. After a Report, Plan,
-            Stages or Program, the only argument is the collective or the goal, which
-            can also be a keyword.
+        *arrays: a function's arguments, as in `sv.program`. If `report` is not a
+            function, at most one argument may follow: the collective or the goal.
+            Either can also be passed by keyword.
         collective: a Collective, its index in `.collectives`, or its name in the
             compiled module; by default the one that sends the most bytes.
         goal: `"memory"` finds edits that lower the peak memory, even of a program that

@@ -411,7 +411,7 @@ class _TreeReader:
         ):
             where = f"{shown(path)}: " if path else ""
             raise LayoutError(
-                f"{where}{shown(value)} is no array. Give ArraySpecs, rows such as"
+                f"{where}{shown(value)} is not an array. Give ArraySpecs, rows such as"
                 " ('w', (512, 2048), 'embed mlp'), or a tree of arrays."
             )
 

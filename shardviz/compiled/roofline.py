@@ -229,7 +229,7 @@ def roofline(
     At least 1 s on tpu:v5e:4x4: arithmetic 1 s, memory 1 ms.
     """
     if not isinstance(report, Report):
-        raise ProgramError(f"A roofline is that of a Report; got {shown(report)}.")
+        raise ProgramError(f"A roofline describes a Report; got {shown(report)}.")
     # A program that does not fit its chip still has figures.
     report = report.without_error
     if isinstance(where, str):

@@ -38,7 +38,7 @@ def collectives_head(count: int) -> str:
     return f"{plural(count, 'collective')}, bytes sent per device:"
 
 
-def minimum_times(where: str) -> str:
+def least_times(where: str) -> str:
     """The title of a roofline."""
     return f"least times on {where}"
 

@@ -50,8 +50,8 @@ def explore(
             result of `explorer.state()`; a function, followed by its arguments; or None
             for an example.
         *arrays: the arguments of a function, as in `sv.program`.
-        mesh: a mesh, as in `sv.mesh`, that replaces the mesh of `thing`. If neither has
-            a mesh, the Explorer starts with `data=4, model=2`.
+        mesh: a mesh, as in `sv.mesh`, that replaces the mesh of `thing`. If you pass none
+            and `thing` has none, the Explorer starts with `data=4, model=2`.
         rules: a rule table, as in `sv.rules`, that replaces the rules of `thing`.
         **keywords: the function's keyword arguments, and keyword arguments of
             `sv.program`.

@@ -238,7 +238,7 @@ def _struct(name: str, leaf: PyTree) -> Any:
         return jax.eval_shape(lambda x: x, leaf)
     except (TypeError, OverflowError):
         raise ProgramError(
-            f"Argument {name} is {shown(leaf)}, which is no array or number. Arguments"
+            f"Argument {name} is {shown(leaf)}, which is neither an array nor a number. Arguments"
             " that are not arrays or containers of them are static: name their"
             " positions in static_argnums."
         ) from None

@@ -48,7 +48,7 @@ def alone(page: Page, **how) -> None:
 
 
 def moment(page: Page):
-    return page.get_by_role("slider", name="Memory over the program's order")
+    return page.get_by_role("slider", name="Memory over time")
 
 
 def column_x(page: Page, column: float) -> float:
@@ -63,7 +63,7 @@ def test_it_opens_at_the_peak_and_a_click_on_a_hill_lists_its_buffers(page):
     expect(moment(page)).to_have_value(str(top.at))
     rows = page.get_by_role("group", name="Buffers alive").locator("summary")
     assert rows.count() == 16
-    expect(page.locator(".sv-memlist")).to_contain_text("And smaller ones")
+    expect(page.locator(".sv-memlist")).to_contain_text("Smaller buffers")
     # The second gathered buffer is alive at position 4 alone.
     page.locator(".sv-memchart").click(position={"x": column_x(page, 4), "y": 60})
     expect(moment(page)).to_have_value("4")

@@ -174,7 +174,7 @@ jax.tree_util.register_pytree_with_keys(
 
 def test_containers_that_are_registered_with_jax_are_opened():
     tree = {"s": Stack(np.zeros(2, np.int8), Stack(jnp.ones((2, 2))))}
-    with pytest.raises(LayoutError, match=r"'s': .* is no array"):
+    with pytest.raises(LayoutError, match=r"'s': .* is not an array"):
         read_tree(tree)
     names = [leaf.array.name for leaf in read_tree(tree, children=tree_children).leaves]
     assert names == ["s/0", "s/1/0"]

@@ -72,7 +72,7 @@ def test_shardings_bring_specs_and_the_mesh():
 
 @pytest.mark.parametrize("leaf", ["text", pytest.param(object(), id="object")], ids=repr)
 def test_leaves_that_are_no_arrays_are_refused(leaf):
-    with pytest.raises(ProgramError, match=r"^p.lr is no array: "):
+    with pytest.raises(ProgramError, match=r"^p.lr is not an array: "):
         program_arrays(({"lr": leaf},), lambda p: 0)
 
 

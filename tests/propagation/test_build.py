@@ -111,7 +111,7 @@ def test_errors_are_data(eight_devices, name):
 
 
 def test_what_is_no_program_is_refused():
-    with pytest.raises(ProgramError, match="What is planned is a program"):
+    with pytest.raises(ProgramError, match=r"sv\.plan takes a program"):
         plan_program("x @ w")
 
 

@@ -34,7 +34,7 @@ _LOST_WITHOUT_OPERATIONS = (
     ),
     ("sv.changes does not look into functions under jax.jit.", ("jit",)),
     (
-        "Edits of the results of a shard_map are guesses.",
+        "The edits that shardviz proposes for results of a shard_map are guesses.",
         (
             "ppermute",
             "all_gather",

@@ -31,7 +31,7 @@ def draw_roofline(
     tone = "bad" if roofline.fits is False else "text"
     notes = [note(str(fact)) for fact in roofline.notes]
     notes.insert(0, note(str(roofline), tone))
-    head = wording.minimum_times(roofline.where)
+    head = wording.least_times(roofline.where)
     return side_by_side(
         panels,
         title=titled(title, head),

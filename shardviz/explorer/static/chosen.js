@@ -93,7 +93,7 @@ export class ChosenCollective {
     const where = onHosts(highlight, otherIds.length ? positions : []);
     const with_ = (otherIds.length ? listed(otherIds) : "no other") + (where && `,${where}`);
     const words = `Device ${ids[at]} takes part with ${with_}.`;
-    setText(this.participants, positions.length ? words : "Which devices take part is not known.");
+    setText(this.participants, positions.length ? words : "Which devices take part is unknown.");
   }
 }
 

@@ -57,7 +57,7 @@ export class MemoryPanel {
     /** Live bytes of each column. @type {number[]} */ this.totals = [];
     // The slider covers the chart; its thumb is the line at the selected moment.
     const on = { input: () => this.go(Number(this.slider.value)) };
-    const name = { "aria-label": "Memory over the program's order" };
+    const name = { "aria-label": "Memory over time" };
     this.slider = h("input", { type: "range", min: "0", ...name, on });
     this.picture = h("div", { class: "sv-memchart" });
     /** A line over the chart for the lifetime of the expanded buffer. */
@@ -146,7 +146,7 @@ export class MemoryPanel {
     const moment = h("div", { class: "sv-muted sv-cut", role: "status", title: text, text });
     fill(this.list, moment, ...listed.map((buffer) => this.row(buffer)));
     if (unlisted > 0)
-      this.list.append(mutedNote(`And smaller ones, ${bytesText(unlisted)} in all.`));
+      this.list.append(mutedNote(`Smaller buffers: ${bytesText(unlisted)} in all.`));
   }
 
   /** A row for a buffer. When expanded, it shows details, and the chart shows the buffer's

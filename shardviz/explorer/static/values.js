@@ -313,7 +313,7 @@ function planNotes(plan) {
     loose.slice(0, LISTED_ESTIMATES).join(", ") + (omitted > 0 ? ` and ${omitted} more` : "");
   const texts = [
     [plan.data.words, plan.data.seconds].filter(Boolean).join(" · "),
-    ...(loose.length ? [`Estimated, but of no value in the list: ${listed}.`] : []),
+    ...(loose.length ? [`Estimated collectives that belong to no listed value: ${listed}.`] : []),
     ...notes,
     ...(moreNotes ? [`and ${moreNotes} more notes`] : []),
   ];

@@ -85,7 +85,7 @@ def layouts_on(
             )
         if mesh is None and any(isinstance(spec, Spec) for spec in by_path.values()):
             raise LayoutError(
-                f"{argument}= says mesh axes and no mesh; got {shown(side)}. Give both:"
+                f"{argument}= has mesh axes but no mesh; got {shown(side)}. Give both:"
                 f" {argument}=(mesh, specs)."
             )
         # A spec for a container applies to every array in it.

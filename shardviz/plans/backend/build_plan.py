@@ -104,7 +104,7 @@ def plan_program(
     """
     if not isinstance(program, Program):
         raise ProgramError(
-            "What is planned is a program, made by sv.program(fn, ...); got"
+            "sv.plan takes a program, made by sv.program(fn, ...); got"
             f" {shown(program)}."
         )
     run = _PlanRun(program, platform, records_calls)

@@ -269,8 +269,8 @@ def _platform_dependent(note: PlatformDependent) -> str:
 
 def _not_lowered(note: NotLowered) -> str:
     return (
-        f"The program is lowered for CPUs: jax cannot lower it for {note.platform} here."
-        f" {note.reason}"
+        "The program is lowered for CPUs, because jax on this machine cannot lower it for"
+        f" {note.platform}: {note.reason}"
     )
 
 

@@ -273,8 +273,8 @@ def _array(name: str, leaf: Any) -> ArraySpec:
         return ArraySpec(name, (), None, dtype_name(number_type.dtype), weak_type=weak)
     if not is_array(leaf):
         raise ProgramError(
-            f"{name} is no array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct or"
-            " sv.array(...); put numbers and flags into the function with"
+            f"{name} is not an array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct"
+            " or sv.array(...); put numbers and flags into the function with"
             " functools.partial."
         )
     array = adopt_array(name, leaf)
@@ -361,9 +361,9 @@ def spread(
             raise
         words = " ".join(str(error).replace("tree_map tree", what).split())
         raise ProgramError(
-            f"{what} has another structure than what it is for. Give one entry for all,"
-            " or the same containers with entries in them; an entry in place of a"
-            " container counts for all that is in it, and arguments form a tuple."
+            f"The structure of {what} does not match. Give one entry for all, or the"
+            " same containers with entries in them. An entry in place of a container"
+            " applies to everything inside; several arguments form a tuple."
             f" jax says: {words[:300]}"
         ) from None
     return entries

@@ -271,6 +271,6 @@ def refuse_in_callback(worker: bool) -> None:
     if waits:
         raise ProgramError(
             "This was called inside a host callback. The program that called it waits for the"
-            " callback, which would wait for the program, for ever. Call it outside of the"
+            " callback, which would wait for the program, forever. Call it outside of the"
             " callback, and give the callback what it needs."
         )
