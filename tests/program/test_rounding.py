@@ -271,4 +271,4 @@ def test_a_random_function_decides_nothing(eight_devices):
 
     report = run_here(program(noisy, array("x", (16, 8), "a")))
     (check,) = [check for check in report.checks if check.about == "values"]
-    assert (check.ok, check.finding) == (None, NotRepeatable())
+    assert (check.ok, check.finding, check.array) == (None, NotRepeatable(), "output")

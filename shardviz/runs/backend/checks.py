@@ -359,7 +359,8 @@ def _compared(
         again = jax.block_until_ready(reference.run(*arguments))
         for number, comparison in _undecided(checks):
             if not is_repeated(again[number], expected[number]):
-                checks[number] = Check("values", None, NotRepeatable(), comparison.name)
+                name = comparison.name
+                checks[number] = Check("values", None, NotRepeatable(), array=name)
     step = step_of(lowered.text, platform)
     for draw in range(MOST_DRAWS):
         # Keep only one draw at a time: its results can be as large as the model.

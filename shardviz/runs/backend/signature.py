@@ -375,10 +375,12 @@ def _setting_text(
             return "none"
         return _device_ids(value)
     meshes = value if isinstance(value, tuple) else (value,)
-    if not all(isinstance(mesh, (Mesh, AbstractMesh)) for mesh in meshes):
-        return str(value).lower()
+    texts = []
     # Meshes entered by `with` are a tuple, outermost first.
-    texts = [mesh_sizes(mesh) + clause(" ({})", describe(mesh)) for mesh in meshes]
+    for mesh in meshes:
+        if not isinstance(mesh, (Mesh, AbstractMesh)):
+            return str(value).lower()
+        texts.append(mesh_sizes(mesh) + clause(" ({})", describe(mesh)))
     return ", ".join(texts) or "none"
 
 
