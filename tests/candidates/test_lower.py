@@ -157,7 +157,7 @@ def test_the_peak_of_a_tpu_is_of_its_main_memory():
     report = Report("step", "tpu", memory=memory)
     found = Candidate((), program_of(step_of(scanned), WS, X), report, report)
     assert found.peak_bytes == memory.peak.bytes == 90
-    assert "memory 90 B" in costs(found)
+    assert "memory per device 90 B" in costs(found)
 
 
 needs_tpu = pytest.mark.skipif(

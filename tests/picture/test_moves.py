@@ -83,7 +83,7 @@ def test_a_large_difference_begins_with_its_collectives():
     found = plan(values=900).diff(plan(*many, values=900, spec="model"))
     lines = to_text(found).splitlines()
     assert lines[0] == "50 collectives gained; 900 values changed."
-    assert lines[1].startswith("Each device sends ")
+    assert lines[1] == "Each device sent 0 B before, and sends 6.1 KiB now."
     assert lines[2].startswith("Gained: all-gather that sends 149 B over data")
     assert lines[42] == "and 10 more collectives"
     assert lines[43].startswith("v0: P('data') -> P('model')")

@@ -30,7 +30,7 @@ def test_other_devices_are_compiled_for_and_not_traced(halves: tuple[Mesh, Mesh]
     found = compare_meshes(*halves, lambda x: x * 2, X, specs="x")
     assert (found.first.misses, found.again.misses) == (ALL, ())
     assert found.second.misses == ("compile",)
-    assert "compiled again, not traced and lowered" in found.explain()
+    assert "compiled again, but not traced and lowered" in found.explain()
 
 
 def test_what_other_threads_compile_is_not_counted(halves: tuple[Mesh, Mesh]):

@@ -104,6 +104,6 @@ def test_a_shard_map_over_its_own_mesh_is_named_with_its_line(target, mesh):
     assert check.ok is None
     line = ranked.__code__.co_firstlineno + 2
     assert check.detail == (
-        f"It does not run on one device. shard_map (test_unsharded.py:{line}) is over a mesh of 8"
-        " devices, which the function names."
+        f"The function does not run on one device. shard_map (test_unsharded.py:{line}) is over a"
+        " mesh of 8 devices, which the function names."
     )

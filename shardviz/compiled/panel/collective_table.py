@@ -152,7 +152,7 @@ class CollectiveTable:
         # The forward pass is the usual one.
         words = [function_of(first.op), first.phase.replace("forward", "")]
         if first.members:
-            words.insert(0, f"{plural(len(first.members), 'array')} in one")
+            words.insert(0, f"{plural(len(first.members), 'array')} combined")
         sent = set(self.shown[stage])
         return {
             "numbers": [number for number in numbers if number in sent],

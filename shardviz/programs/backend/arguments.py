@@ -361,7 +361,7 @@ def spread(
             raise
         words = " ".join(str(error).replace("tree_map tree", what).split())
         raise ProgramError(
-            f"The structure of {what} does not match. Give one entry for all, or the"
+            f"{what} does not have the matching structure. Give one entry for all, or the"
             " same containers with entries in them. An entry in place of a container"
             " applies to everything inside; several arguments form a tuple."
             f" jax says: {words[:300]}"
