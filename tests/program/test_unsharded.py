@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
