@@ -49,8 +49,8 @@ def changes(
     memory.
 
     Args:
-        report: a Report, Plan, Stages or Program, or a function, which `sv.program`
-            turns into one.
+        report: a Report, Plan, Stages or Program; or a function, which `sv.program`
+            turns into a Program.
         *arrays: a function's arguments, as in `sv.program`. If `report` is not a
             function, at most one argument may follow: the collective or the goal.
             Either can also be passed by keyword.

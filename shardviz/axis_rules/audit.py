@@ -293,7 +293,7 @@ class Audit(Displayed, Fact):
 
     @property
     def unused_rules(self) -> tuple[RuleUse, ...]:
-        """The rules that decide no dimension of any array; `.never` has the reason."""
+        """The rules that decide no dimension of any array. Each has a reason, `never`."""
         return tuple(u for u in self.rule_uses if u.never)
 
     def under(self, dialect: object) -> Audit:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.collective import Collective
-from shardviz.base.collective_kind import KINDS
+from shardviz.base.collective_kind import KINDS, SUMS
 from shardviz.base.display import Fact
 from shardviz.base.mesh import MeshSpec
 from shardviz.compiled.op_costs import OpCost, live_bytes, op_costs
@@ -189,24 +189,41 @@ def _anchored(
     """Returns the indices of the collectives directly before and after each value.
 
     A sum comes right after its value, and a move right before the operation that needs
-    it. A compiled collective has no value in the plan, so it comes after the last value
-    of the same operation.
+    it. A compiled collective has no value in the plan, only the name and the line of an
+    operation. Layers in a Python loop share both, so their collectives are spread
+    evenly over the values with this name and line.
     """
     before: dict[str, list[int]] = {}
     after: dict[str, list[int]] = {}
     results = [op.name for op in plan.ops if op.kind == "result"]
-    last = {(op.op, op.source): op.name for op in plan.ops if op.op}
+    values: dict[tuple[str, str], list[str]] = {}
+    for op in plan.ops:
+        if op.op:
+            values.setdefault((op.op, op.source), []).append(op.name)
+    alike: dict[tuple[str, str, str, tuple[str, ...]], list[int]] = {}
     for number, collective in enumerate(collectives):
         cause = collective.cause
         if isinstance(cause, MoveCause) and cause.user in plan.by_name:
             before.setdefault(cause.user, []).append(number)
         elif isinstance(cause, MoveCause) and cause.code == "result" and results:
             before.setdefault(results[0], []).append(number)
+        elif collective.value in plan.by_name:
+            after.setdefault(collective.value, []).append(number)
         else:
-            value = collective.value
-            if value not in plan.by_name:
-                value = last.get((collective.op, collective.source), "")
-            after.setdefault(value, []).append(number)
+            name, source = collective.op, collective.source
+            key = name, source, collective.kind, tuple(collective.mesh_axes)
+            alike.setdefault(key, []).append(number)
+    for (name, source, kind, _), numbers in alike.items():
+        around = values.get((name, source), [])
+        for position, number in enumerate(numbers):
+            if not around:
+                after.setdefault("", []).append(number)
+            elif kind in SUMS:
+                index = (position + 1) * len(around) // len(numbers) - 1
+                after.setdefault(around[max(0, index)], []).append(number)
+            else:
+                index = position * len(around) // len(numbers)
+                before.setdefault(around[index], []).append(number)
     return before, after
 
 

@@ -318,7 +318,7 @@ class Topology(Displayed):
 
     @property
     def hosts(self) -> int:
-        """The number of hosts: of jax processes, each with the chips of `host_shape`."""
+        """The number of hosts. Each runs one jax process, on `host_shape` chips."""
         return self.chips // math.prod(self.host_shape)
 
     @cached_property

@@ -294,15 +294,8 @@ _DEFAULTS = {"spec": Spec(), "origins": {}}
 class Record(CanFail):
     """The values of a program on a mesh, in program order.
 
-    If planning failed, attributes without a value raise the error.
-
-    Attributes:
-        program: the name of the program.
-        mesh: the mesh that the program was planned on.
-        ops: arguments first, then operations in program order, then results.
-        collectives: the collectives that Shardy plans. They are an estimate, because
-            XLA's partitioner may choose others. `value` of each names its PlannedOp.
-        error: why planning failed, or None.
+    If planning failed, attributes without a value raise the error. `Plan` describes
+    the attributes.
 
     >>> from shardviz.base.mesh import make_mesh
     >>> ops = (PlannedOp("x", "argument", shape=(8,)),)

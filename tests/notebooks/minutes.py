@@ -26,7 +26,7 @@ _STATED = re.compile(
     r"\*(?P<minutes>\d+) minutes(?:: (?P<read>\d+) to read(?: and run)?,"
     r" (?P<solve>\d+) for (?P<exercises>\d+) exercises?"
     r"(?:; (?P<more>\d+) more for extra exercises)?"
-    r"(?:; (?P<write>\d+) more to write code)?| to read and run)\.\*"
+    r"(?:; (?P<write>\d+) more if you write code)?| to read and run)\.\*"
 )
 
 
@@ -44,7 +44,7 @@ class Minutes(NamedTuple):
             return f"*{self.read} minutes to read and run.*"
         optional = f"; {self.more} more for extra exercises" if self.more else ""
         if self.write:
-            optional += f"; {self.write} more to write code"
+            optional += f"; {self.write} more if you write code"
         noun = "exercise" if self.exercises == 1 else "exercises"
         return (
             f"*{self.read + self.solve} minutes: {self.read} to read and run,"

@@ -144,3 +144,28 @@ def test_a_time_that_is_not_known_is_counted_and_not_guessed():
     found = timeline(plan, V5E)
     assert (found.unknown, found.serial_s) == (1, 0.0)
     assert str(found.spans[0]).startswith("Time not known.")
+
+
+def test_collectives_of_layers_that_share_a_line_are_spread_over_the_layers():
+    def three_layers(weights, x):
+        for w_in, w_out in weights:
+            x = two_layers(w_in, w_out, x)
+        return x
+
+    def array(*shape, over):
+        return sv.array("a", shape, dtype="bfloat16", spec=over)
+
+    layer = array(EMBED, MLP, over="None, model"), array(MLP, EMBED, over="model")
+    x = array(BATCH, EMBED, over="data")
+    plan = sv.plan(three_layers, [layer] * 3, x, mesh="data=4, model=4")
+    product = plan.op("dot_general")
+    gather, total = [
+        Collective(kind, ("model",), 1 << 20, product.op, product.source, group_size=4)
+        for kind in ("all-gather", "all-reduce")
+    ]
+    report = Report("f", str(V5E), collectives=(gather,) * 3 + (total,) * 3, mesh=plan.mesh)
+    report = report.replace(roofline=roofline(report, V5E, plan.mesh, plan))
+    spans = timeline(plan, V5E, report=report).spans
+    assert [span.name.partition("_")[0] for span in spans if span.kind != "op"] == [
+        *["all-gather", "dot", "dot", "all-reduce"] * 3
+    ]

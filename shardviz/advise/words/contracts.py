@@ -225,7 +225,7 @@ def why_not_split(array: HeldArray) -> str:
     if pattern := _pattern(row):
         return f"{pattern} gives it {row.spec}."
     if row.spec.axes and not row.spec_wins:
-        return f"its spec is {row.spec}, over axes of size 1."
+        return f"its spec is {row.spec}, but all these axes have size 1."
     reasons: list[str] = []
     if row.resolution is not None and not row.spec_wins:
         for decision in row.resolution.decisions:

@@ -219,7 +219,7 @@ def _reduced(fact: Reduced) -> str:
 def _completed(fact: Reduced, does: str) -> str:
     kept = ""
     if not KINDS[fact.kind].equal_results:
-        kept = ", and keeps its shard of the sum"
+        kept = ", and keeps only its shard of the total"
     loop = ""
     if fact.vmapped_loop:
         loop = (
@@ -227,7 +227,7 @@ def _completed(fact: Reduced, does: str) -> str:
             " every iteration; under jax.shard_map, each device ends its own loop."
         )
     over = _axes(fact, "all its devices")
-    part = "each device has a part of the result"
+    part = "each device has a partial result"
     return f"{fact.operand} {does} split over {over}: {part}{kept}.{loop}"
 
 

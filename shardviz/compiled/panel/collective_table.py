@@ -153,7 +153,9 @@ class CollectiveTable:
         words = [function_of(first.op), first.phase.replace("forward", "")]
         if first.members:
             words.insert(0, f"{plural(len(first.members), 'array')} combined")
-        sent = set(self.shown[stage])
+        sent, became = set(self.shown[stage]), self._became(stage, numbers[0])
+        # "now async" already contains the tag "async".
+        tags = [t for t in _tags(first, self._meshes[stage]) if t not in became]
         return {
             "numbers": [number for number in numbers if number in sent],
             "members": len(numbers),
@@ -162,8 +164,8 @@ class CollectiveTable:
             "share": self._bytes(stage, numbers) / self._most,
             "lines": wording.lines([c.source for c in collectives]),
             "what": ", ".join(filter(None, words)),
-            "became": self._became(stage, numbers[0]),
-            "tags": _tags(first, self._meshes[stage]),
+            "became": became,
+            "tags": tags,
         }
 
     def row(self, stage: int, number: int) -> JsonDict:

@@ -172,7 +172,7 @@ def _one_device(fact: MeshOfOneDevice) -> str:
 def _not_repeatable(fact: NotRepeatable) -> str:
     return (
         "The unsharded function returns other values in a second call with the same"
-        " arguments, so this decides nothing."
+        " arguments, so the check is inconclusive."
     )
 
 

@@ -245,7 +245,7 @@ def lines(sources: Iterable[str]) -> str:
 
 def part_of_axis(size: int) -> str:
     """Describes a collective among fewer devices than the axis has."""
-    return f"groups of {size}, a part of the axis"
+    return f"in groups of {size}, each a part of the axis"
 
 
 NO_CAUSE = "The compiler names no cause."

@@ -27,7 +27,8 @@ PLANNED = (
 )
 COMPILED = (
     "The collectives and the least time come from the compiled program; the order and the"
-    " operations come from the plan."
+    " operations come from the plan. Collectives that share a source line are spread evenly"
+    " over its operations."
 )
 LIVE = "Live bytes come from the plan, before XLA fuses operations."
 MEASURED = (

@@ -30,8 +30,8 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
     chip = "chip" if links.torus.shape else "GPU"
     for template, load in (
         ("busiest link {} one way", links.ici),
-        (f"a {chip} sends {{}} over NVLink", links.nvlink),
-        (f"a {chip} sends {{}} over the network", links.network),
+        (f"the busiest {chip} sends {{}} over NVLink", links.nvlink),
+        (f"the busiest {chip} sends {{}} over the network", links.network),
     ):
         if load.any():
             loads.append(template.format(bytes_text(round(float(load.max()) * size))))

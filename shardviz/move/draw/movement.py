@@ -78,7 +78,7 @@ def draw_movement(
         stills,
         title=head,
         notes=[
-            wording.blocks(movement),
+            wording.chunk_legend(movement),
             *about,
             *wording.step_lines(movement, 4),
             *notes,

@@ -179,7 +179,7 @@ def sum_signs(m: Movement) -> str:
     return f"■ all {m.size} devices, 2 the sum of two, · nothing"
 
 
-def blocks(m: Movement) -> str:
+def chunk_legend(m: Movement) -> str:
     """Describes the rows, columns and blocks of a picture of chunks."""
     words = "Rows are devices, columns are chunks"
     if KINDS[m.kind].route is Route.EXCHANGE:

@@ -58,7 +58,7 @@ def why_summed(cause: SumCause) -> str:
     dot_general sums over its inner dimension, which is split over model: each device ...
     """
     split = f"split over {joined(cause.axes)}"
-    part = "each device has a part of the result"
+    part = "each device has a partial result"
     if cause.code == "inner":
         does = f"sums over its inner dimension, which is {split}"
     elif cause.code == "reduce":
@@ -74,7 +74,7 @@ def why_summed(cause: SumCause) -> str:
         does = f"combines values that are {split}"
     # For a reduce-scatter instead of an all-reduce.
     if cause.kept:
-        part += ", and keeps its shard of the result"
+        part += ", and keeps only its shard of the total"
     return f"{cause.value} {does}: {part}."
 
 

@@ -300,11 +300,15 @@ def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | Non
         # For example, an abstract array from eval_shape and an array on devices.
         return leaf_mesh if leaf_mesh.concrete else mesh
     texts = str(leaf_mesh), str(mesh)
-    if leaf_mesh.axis_types != mesh.axis_types:
-        texts = tuple(f"{m}; {', '.join(m.axis_types)}" for m in (leaf_mesh, mesh))
-    elif texts[0] == texts[1]:
-        ids = [joined(m.device_ids.ravel(), "and", 16) for m in (leaf_mesh, mesh)]
-        texts = f"{leaf_mesh}; devices {ids[0]}", f"{mesh}; devices {ids[1]}"
+    if texts[0] == texts[1]:
+        details = []
+        for equal in (leaf_mesh, mesh):
+            if leaf_mesh.axis_types != mesh.axis_types:
+                details.append(", ".join(equal.axis_types))
+            else:
+                ids = joined(equal.device_ids.ravel(), "and", 16)
+                details.append(f"devices {ids}")
+        texts = f"{leaf_mesh}; {details[0]}", f"{mesh}; {details[1]}"
     raise ProgramError(
         f"{name} is on the mesh ({texts[0]}), the arrays before it on ({texts[1]}). A program has"
         " one mesh: axes and their types, and devices in one order. Put all of its"

@@ -98,9 +98,11 @@ def _unsplit(constraint: Constraint) -> list[str]:
     """Returns one sentence per dimension whose name no rule decides."""
     if constraint.resolution is None:
         return []
-    return [
-        constraint.resolution.explain_dimension(dim) for dim in undecided(constraint)
-    ]
+    sentences = []
+    for dim in undecided(constraint):
+        words = constraint.resolution.explain_dimension(dim)
+        sentences.append(words[0].upper() + words[1:])
+    return sentences
 
 
 def _problems(constraint: Constraint) -> list[str]:
