@@ -281,8 +281,11 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
             f"Cannot read {shown(text.strip())}: {syntax_error.msg} at position {position}."
         ) from None
     except (RecursionError, MemoryError, ValueError, TypeError):
-        # Raised for thousands of brackets, or for text that UTF-8 cannot encode.
-        raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
+        # Also raised for thousands of brackets, and for text that UTF-8 cannot encode.
+        raise error(
+            f"Cannot read {shown(text.strip())}. Use names, None, numbers, tuples, mappings"
+            " or P(...); nothing is evaluated."
+        ) from None
 
 
 # A comment, or a string with its prefix. An unclosed string matches as far as possible.
