@@ -140,6 +140,34 @@ def test_threads_with_alternating_signatures_are_counted():
     assert [entry.compiles for entry in watched.entries] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("earlier", [[], [3]])
+def test_a_call_is_not_counted_for_another_signature_while_its_own_has_no_entry(
+    earlier: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    watched = sv.watch(lambda x, y: x)
+    arrays = {n: jnp.ones(n) for n in (1, 2, 3)}
+    for n in earlier:
+        watched(arrays[n], arrays[1])
+    note, is_compiled, may_note = watched._note, threading.Event(), threading.Event()
+
+    def note_late(call: Any) -> None:
+        if threading.current_thread() is late:
+            is_compiled.set()
+            may_note.wait(60)
+        note(call)
+
+    monkeypatch.setattr(watched, "_note", note_late)
+    late = threading.Thread(target=lambda: watched(arrays[1], arrays[2]))
+    late.start()
+    assert is_compiled.wait(60)
+    watched(arrays[1], arrays[1])  # gets its entry before the other thread
+    watched(arrays[1], arrays[2])
+    may_note.set()
+    late.join()
+    calls = [(entry.calls, entry.compiles) for entry in watched.entries]
+    assert calls == [(1, 1)] * len(earlier) + [(1, 1), (2, 1)]
+
+
 def test_an_interrupt_is_not_remembered():
     tried: list[int] = []
 

@@ -280,6 +280,7 @@ class Watch:
         self._unseen = self._size
         # Whether each call must be compared with all entries in full.
         self._compares_all = self._unseen > 0 or not is_jitted(self.jitted)
+        self._running: dict[int, _Call] = {}
         self._names = functools.cache(functools.partial(parameter_names, fn))
         self._lock = threading.RLock()
         self._signatures: dict[Hashable, tuple[Signature, WatchedSignature]] = {}
@@ -322,16 +323,19 @@ class Watch:
         call = _Call(args, kwargs, self._failure_count, size)
         if not self._signatures:
             _check_axis_names(call)
-        current.call = call
+        current.call = self._running[id(call)] = call
         try:
-            result = self.jitted(*args, **kwargs)
+            try:
+                result = self.jitted(*args, **kwargs)
+            finally:
+                current.call = outer
+            is_same_size = size == self._size == self._cache_size()
+            if call.events or self._compares_all or not is_same_size:
+                self._note(call)
+            else:
+                self._count(call)
         finally:
-            current.call = outer
-        is_same_size = size == self._size == self._cache_size()
-        if call.events or self._compares_all or not is_same_size:
-            self._note(call)
-        else:
-            self._count(call)
+            del self._running[id(call)]
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -421,10 +425,16 @@ class Watch:
                 code = _code_of(self._fn)
                 if code is not None:
                     _COMPILED.setdefault(code, set()).add(hash(entry.signature))
-            self._size = self._cache_size()
-            if is_new and "compile" not in seconds and self._size == call.size:
-                self._unseen -= 1
-            self._compares_all = self._unseen > 0 or not is_jitted(self.jitted)
+            size = self._cache_size()
+            if is_new and "compile" not in seconds and size == call.size:
+                self._unseen = max(0, self._unseen - 1)
+            # Other threads read the size first, so it must change last.
+            self._compares_all = (
+                self._unseen > 0
+                or not is_jitted(self.jitted)
+                or self._lacks_entries(call, size)
+            )
+            self._size = size
         if self._is_strict and not is_first and "compile" in seconds:
             raise RecompileError(miss)
 
@@ -436,6 +446,11 @@ class Watch:
         with contextlib.suppress(UnknownKey):
             self._attribution = None
             self._attribution = Attribution([*self._signatures.values()])
+
+    def _lacks_entries(self, noted: _Call, size: int) -> bool:
+        """Whether another thread may have compiled a signature without an entry yet."""
+        others = [call for call in [*self._running.values()] if call is not noted]
+        return any(call.size < size for call in others)
 
     def _equivalent(self, signature: Signature) -> WatchedSignature | None:
         """Returns the entry with the same shardings, written in another form."""
