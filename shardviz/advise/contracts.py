@@ -29,6 +29,7 @@ from shardviz.advise.violations import (
     NotSplit,
     TooManyBytes,
     UnexpectedCollectives,
+    UnknownBytes,
 )
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.fit import Fit, Uncounted
@@ -139,7 +140,8 @@ class Expectation:
 
         The bytes of a collective are the bytes of its result on each device; for a
         reduce-scatter, the bytes of its operand. A collective in a loop counts once per
-        iteration, or once if the trip count is unknown.
+        iteration. If the number of iterations is unknown, so is the sum, and the check
+        fails; `per="collective"` then still works.
 
         Args:
             limit: bytes, as a number or text such as `"1 MiB"`.
@@ -151,8 +153,8 @@ class Expectation:
             over: count only collectives over these mesh axes, as in `no`.
 
         Raises:
-            ContractError: if the limit is exceeded. The message names the largest
-                collectives or arrays.
+            ContractError: if the limit is exceeded or the sum is unknown. The message
+                names the largest collectives or arrays.
             ShardvizError: for an invalid limit, `per` or axis.
         """
         __tracebackhide__ = True
@@ -165,14 +167,16 @@ class Expectation:
         collectives = self._over(axes)
         if per in COLLECTIVE_KINDS:
             collectives = [c for c in collectives if c.kind == per]
+        violation: type[TooManyBytes] = TooManyBytes
         if per == "collective":
             collectives = [c for c in collectives if c.bytes_per_device > most]
         elif total_bytes(collectives) <= most:
-            collectives = []
+            violation = UnknownBytes
+            collectives = [c for c in collectives if c.trips is None]
         if collectives:
             facts = (*self._stage_and_target(), tuple(collectives), axes)
             requests = tuple(self._requests)
-            raise ContractError(TooManyBytes(self._name, *facts, requests, most, per))
+            raise ContractError(violation(self._name, *facts, requests, most, per))
         return self
 
     def fits(self, target: TargetLike = None) -> Expectation:

@@ -99,6 +99,16 @@ class TooManyBytes(CollectiveViolation):
 
 
 @dataclass(frozen=True)
+class UnknownBytes(TooManyBytes):
+    """Collectives in loops whose number of iterations is unknown.
+
+    They keep within the limit if each runs once, so the total may or may not exceed it.
+    """
+
+    code: ClassVar[str] = "unknown"
+
+
+@dataclass(frozen=True)
 class NotEnoughMemory(Violation):
     """A program or audit that needs more memory than a limit or a device has.
 

@@ -46,6 +46,8 @@ def report(*collectives, compiled=(), memory=(), layouts=(), error=None) -> Repo
 
 
 STEP = report(gather(0), gather(1), REDUCE, BOTH, compiled=[REDUCE])
+WHILE_GATHER = gather(size=1024, trips=None, in_loop=True)
+WHILE = report(WHILE_GATHER, REDUCE)
 
 HOLDS = {
     "no such kind": (STEP, lambda e: e.no("reduce-scatter")),
@@ -55,6 +57,11 @@ HOLDS = {
     "a limit for each": (STEP, lambda e: e.at_most("1 MiB", per="collective")),
     "a limit for a kind": (STEP, lambda e: e.at_most("4 KiB", per="all-reduce")),
     "a limit over an axis": (STEP, lambda e: e.at_most("4.5 KiB", over="model")),
+    "each in a loop of unknown length": (WHILE, lambda e: e.at_most("4 KiB", per="collective")),
+    "a loop of unknown length has none of the kind": (
+        WHILE,
+        lambda e: e.at_most("4 KiB", per="all-reduce").at_most("4 KiB", over="model"),
+    ),
     "memory": (report(memory={"arguments": 5}), lambda e: e.at_most(5, per="device")),
     "nothing at all": (report(), lambda e: e.no().no(over="data").at_most(0)),
     "one after another": (STEP, lambda e: e.no("reduce-scatter").at_most("3 MiB")),
@@ -77,6 +84,10 @@ BROKEN = {
         STEP, lambda e: e.at_most(4095, per="all-reduce"), "too much", {"collectives": (REDUCE,)}),
     "a loop counts as often as it runs": (
         LOOP, lambda e: e.at_most("64 KiB", over="data"), "too much", {"limit": 64 << 10}),
+    "a loop of unknown length": (
+        WHILE, lambda e: e.at_most("1 GiB"), "unknown", {"collectives": (WHILE_GATHER,)}),
+    "a loop of unknown length, but one iteration is too much": (
+        WHILE, lambda e: e.at_most("4 KiB"), "too much", {"collectives": (WHILE_GATHER, REDUCE)}),
     "of the final program": (
         STEP, lambda e: Expectation(e.subject, stage="compiled").no("all-reduce"), "collectives",
         {"stage": "compiled", "target": STEP.target}),

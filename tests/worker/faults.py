@@ -127,7 +127,7 @@ class Faults:
 FAULTS = {
     "killed": (Faults.killed, "SIGKILL"),
     "aborted": (Faults.aborted, "SIGABRT"),
-    "hung": (Faults.hung, "that is the limit"),
+    "hung": (Faults.hung, "limit of"),
     "too big": (Faults.too_big, "limit is 1 GiB"),
     "malformed": (Faults.malformed, ""),
     "cancelled": (Faults.cancelled, "Cancelled"),

@@ -13,6 +13,7 @@ from shardviz.advise.violations import (
     NotSplit,
     TooManyBytes,
     UnexpectedCollectives,
+    UnknownBytes,
 )
 from shardviz.axis_rules.requests import Request
 from shardviz.base.axis_parts import parent_axis
@@ -57,6 +58,12 @@ def too_many_bytes(fact: TooManyBytes) -> str:
     # A limit counts the bytes of results; see `Expectation.at_most`.
     limit, size = told_apart([fact.limit, total_bytes(fact.collectives)])
     expected = f"results of at most {limit} for {limited}"
+    if isinstance(fact, UnknownBytes):
+        there = (
+            "their total is unknown, because loops run these an unknown number of times"
+        )
+        advice = 'Use per="collective" to limit each collective instead of the total.'
+        return f"{_collectives(fact, expected, there)}\n{advice}"
     return _collectives(fact, expected, f"found results of {size} per device")
 
 
@@ -260,6 +267,7 @@ def nothing_to_check(fact: NothingToCheck) -> str:
 SENTENCES = {
     UnexpectedCollectives: unexpected_collectives,
     TooManyBytes: too_many_bytes,
+    UnknownBytes: too_many_bytes,
     NotEnoughMemory: not_enough_memory,
     NotSplit: not_split,
     DiffersFromLock: differs_from_lock,

@@ -143,7 +143,7 @@ export class CollectivesPanel {
       ["sent per step", "114px"],
       ["collective", "138px"],
       ["over", "104px"],
-      differs && ["compared with the plan", "18%"],
+      differs && ["vs. the plan", "18%"],
       "from",
     ];
     const about = [stageWords(data, stage), state === "old" && OUT_OF_DATE]
