@@ -70,8 +70,7 @@ def changes(
     Returns:
         Changes: a sequence of edits, best first, each with `.edit`, `.code()`,
         `.program`, `.report`, `.bytes` and `.values`. The sequence has `.refused`, the
-        edits that were tried and rejected, and `.advice`, code to add by hand that was
-        not tried.
+        edits that were tried and rejected, and `.advice`, untested code to add by hand.
 
     Raises:
         ShardvizError: if `report` has no program or no such collective, or if the
@@ -174,8 +173,8 @@ def search(
     """Searches for a program's fastest shardings that fit in memory.
 
     The search plans many shardings and compiles the most promising ones for the target.
-    Its budget counts plans and compiles, so without `seconds` a busy machine finds the
-    same result. Ctrl-C ends the search and keeps the results so far.
+    Its budget counts plans and compiles, not time, so without `seconds` a busy machine
+    finds the same result. Ctrl-C ends the search and keeps the results so far.
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.

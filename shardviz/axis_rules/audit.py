@@ -91,7 +91,7 @@ class Audit(Displayed, Fact):
         capacity: the memory of one device of the target, in bytes, or None.
         target: the title of the target, or `""`.
         unplaced: names of live arrays that have a spec for the mesh but are not on all
-            its devices. The row of such an array has the layout of its spec.
+            its devices. Their rows show the layouts that these specs give.
 
     >>> import shardviz as sv
     >>> table = sv.Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
@@ -293,7 +293,7 @@ class Audit(Displayed, Fact):
 
     @property
     def unused_rules(self) -> tuple[RuleUse, ...]:
-        """The rules that decide no dimension of any array. Each has a reason, `never`."""
+        """The rules that decide no dimension of any array; `never` has the reason."""
         return tuple(u for u in self.rule_uses if u.never)
 
     def under(self, dialect: object) -> Audit:
@@ -324,8 +324,8 @@ class Audit(Displayed, Fact):
         """Finds arrays that another audit splits differently, each with the cause.
 
         Args:
-            other: an Audit of the same arrays under another table or dialect, or only
-                the name of another dialect.
+            other: an Audit of the same arrays under another table or dialect, or the
+                name of another dialect.
 
         Raises:
             ShardvizError: if `other` is neither an Audit nor a dialect.
@@ -378,7 +378,7 @@ class Audit(Displayed, Fact):
         """Explains an array's spec, and suggests an edit if the array is not split.
 
         Args:
-            path: the array's path, or a unique end of it.
+            path: the array's path, or an ending that no other path has.
 
         Raises:
             LayoutError: if no path, or more than one path, ends with `path`.

@@ -146,8 +146,7 @@ def audit(
     a library stores with it, otherwise from `names`. An array with none of these has a
     row without a spec. No memory is allocated and no array is read. In a train state,
     each optimizer moment is paired with its parameter, and `.differences` lists the
-    moments that are not sharded like their parameters, or whose dtype needs more
-    memory.
+    moments that are not sharded like their parameters, or that have a wider dtype.
 
     Args:
         tree: the arrays: ArraySpecs; `(name, shape, logical)` rows; a tree of live or
@@ -258,10 +257,10 @@ def remedies(
     """Finds small edits of a rule table that shard an array the way you want.
 
     An edit moves, adds, removes, corrects or changes one rule, or names a dimension of
-    the array. To check a remedy, shardviz resolves the array again, and for a row of an
-    Audit all other arrays of the audit. Remedies that make another array impossible to
-    lay out are dropped. If the array cannot be laid out now and `want` is a `"split"`,
-    the last remedy leaves the array unsplit instead.
+    the array. To check a remedy, shardviz resolves the array again (for a row of an
+    Audit, also all other arrays of the audit). Remedies that make another array
+    impossible to lay out are dropped. If the array cannot be laid out now and `want` is
+    a `"split"`, the last remedy leaves the array unsplit instead.
 
     Args:
         resolution: the result of `sv.resolve`; or a row of an Audit, so that remedies

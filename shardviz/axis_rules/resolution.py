@@ -185,7 +185,7 @@ class Resolution(Displayed):
         )
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
-        """Returns (dimension, name, nearest table name) for names without a rule."""
+        """Returns (dimension, name, nearest name in rules) for names without a rule."""
         unmatched = []
         for dim, name in enumerate(self.names):
             if name in self.unknown and name is not None:
@@ -210,10 +210,10 @@ class Resolution(Displayed):
         return RuleSearch(leaf, self.rules, self.mesh, self.dialect)
 
     def first_remedy(self) -> tuple[int, Remedy] | None:
-        """Returns a dimension that fails or lost its axes, and an edit that splits it.
+        """Returns an invalid or unsplit dimension, and an edit that splits it.
 
-        Failing dimensions come first. Skips dimensions that a rule leaves unsplit on
-        purpose, and dimensions without a name unless no dimension has one.
+        Invalid dimensions come first. Skips dimensions that a rule leaves unsplit on
+        purpose; also skips dimensions without a name, unless none has a name.
         """
         fails, asks = [], []
         for decision in self.decisions:

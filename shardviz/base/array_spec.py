@@ -82,8 +82,8 @@ class ArraySpec(Displayed):
         weak_type: True if jax may promote the dtype to the dtype of another operand, as
             for a Python scalar.
         uncommitted: True if the array is uncommitted in jax's sense, that is, not
-            explicitly placed on devices. The compiler chooses how to split such an
-            array if it has no spec either.
+            explicitly placed on devices. If an uncommitted array has no spec and no
+            rules, the compiler chooses how to split it.
 
     Raises:
         LayoutError: for an invalid shape or dtype.

@@ -96,9 +96,9 @@ class MissingPackage(ShardvizError):
 
 
 class ContractError(AssertionError):
-    """A program breaks an expectation or a lock; the message describes the program.
+    """A program breaks an expectation or doesn't match its lock.
 
-    An invalid expectation, such as one on an unknown axis, is a ShardvizError.
+    An invalid expectation, such as one on an unknown axis, raises a ShardvizError.
 
     >>> import shardviz as sv
     >>> issubclass(sv.ContractError, AssertionError), issubclass(sv.ContractError, sv.ShardvizError)
@@ -107,7 +107,7 @@ class ContractError(AssertionError):
 
     @property
     def broken(self) -> Any:
-        """The broken expectation as a `Broken`; None if there is only a message."""
+        """The broken expectation as a `Broken`; None if the error has only text."""
         return None if isinstance(self.args[0], str) else self.args[0]
 
 

@@ -345,8 +345,8 @@ class Layout(Displayed):
     def group_strides(self) -> tuple[int, ...] | None:
         """The stride of `groups` along each mesh axis; None without a spec.
 
-        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes,
-        so these few numbers replace one number per device.
+        Reshaped to the mesh, `groups` is the sum of `stride * coordinate` over the mesh
+        axes, so one number per axis replaces one number per device.
         """
         if self.spec is None:
             return None

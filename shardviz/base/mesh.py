@@ -73,9 +73,8 @@ class MeshSpec(Displayed):
         even_hosts: the number of processes, counted from 0, that share the devices
             evenly and in order; None if they do not.
         device_kind: the kind of the mesh's devices, if the mesh comes from an
-            AbstractMesh with an `AbstractDevice`. Equal meshes may have different
-            kinds, because jax also accepts meshes in one program that differ only in
-            their kind.
+            AbstractMesh with an `AbstractDevice`. Meshes that differ only in their
+            device kind are equal, because jax accepts them together in one program.
 
     Raises:
         MeshError: for invalid names, sizes, types or ids.
@@ -192,7 +191,7 @@ class MeshSpec(Displayed):
         return {name: i for i, name in enumerate(self.axis_names)}
 
     def lane(self, axis: str) -> np.ndarray:
-        """int64: the coordinates 0, 1, … along one axis, broadcastable to the mesh."""
+        """int64: coordinates 0, 1, … along one axis, broadcastable to mesh shape."""
         lane = self._lanes.get(axis)
         if lane is None:
             shape = [1] * len(self.axis_sizes)

@@ -54,8 +54,8 @@ class Spec(Displayed):
 
     A Spec equals another Spec, or a jax PartitionSpec, with the same entries. As in
     jax, `P('x')` and `P('x', None)` differ; `equivalent` compares the layouts. jax
-    hashes a PartitionSpec by identity, so only a Spec finds a Spec among the keys of a
-    dict.
+    hashes a PartitionSpec by identity, so a Spec in a dict can be looked up only with a
+    Spec.
 
     Attributes:
         dims: for each dimension, the mesh axes that split it, major to minor; `()` for
@@ -202,11 +202,11 @@ class Spec(Displayed):
         return self.dims + ((),) * (rank - len(self.dims))
 
     def of_rank(self, rank: int) -> Spec:
-        """Returns the spec with one entry per dimension of an array of this rank."""
+        """Returns the spec with its `dims` padded to an array of this rank."""
         return replace(self, dims=self.padded(rank))
 
     def equivalent(self, other: Spec) -> bool:
-        """True if two specs lay out arrays alike, such as `P('x')` and `P('x', None)`.
+        """True if both specs give equal layouts, as `P('x')` and `P('x', None)` do.
 
         >>> import shardviz as sv
         >>> sv.Spec.parse("x").equivalent(sv.Spec.parse("x, None"))

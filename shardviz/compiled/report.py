@@ -111,8 +111,8 @@ class Report(CanFail, Displayed):
         error: the Failure that ended the compile or run; None if it succeeded.
         partition_s: seconds until XLA's partitioner was done; None if XLA kept no
             module of this stage.
-        roofline: the least time of each part on the target's chips; None if their rates
-            are unknown.
+        roofline: the least times of arithmetic, memory and collectives on the target's
+            chips; None if the chips' rates are unknown.
         measured: the Measured times of three calls. None without `measure=True`, or if
             the calls could not be measured; a note then gives the reason.
         notes: remarks on the compile, such as a mesh that does not fit the target's

@@ -155,7 +155,7 @@ class Stages(Displayed):
 
     @property
     def roofline(self) -> Roofline | None:
-        """The least time of every part and operation; None if rates are unknown.
+        """The least times of compute, memory, collectives and operations, if known.
 
         Raises:
             ShardvizError: if the compile failed.

@@ -73,7 +73,7 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
     mean a single layer of it.
 
     Raises:
-        TargetError: for a shape that does not exist with this chip.
+        TargetError: for a shape that is not available with this chip.
     """
     if min((*shape, slices)) < 1:
         raise _misread(f"The sizes of a topology start at 1; got {_times(shape)}.")
@@ -241,7 +241,7 @@ class Topology(Displayed):
         slices: the number of slices of that shape, joined by the data-center network.
 
     Raises:
-        TargetError: for a shape that does not exist with this chip.
+        TargetError: for a shape that is not available with this chip.
 
     >>> import shardviz as sv
     >>> topology = sv.Topology.parse("tpu:v5e:4x4*2")

@@ -35,21 +35,22 @@ AFTER_LOWERING = ("ops", "collectives", "error", "propagate_s", "notes")
 class Plan(Record, Displayed):
     """The propagated stage of a program: the sharding of every value, and its origin.
 
-    A plan that `sv.plan` returns is traced and lowered. Its shardings are propagated
-    when the first field that depends on them is read, in any thread.
+    A plan from `sv.plan` is already traced and lowered. Its shardings are propagated
+    when a field that depends on them is first read, from any thread.
 
     Attributes:
         program: the name of the program.
         mesh: the mesh that the program was planned on.
         ops: arguments first, then operations in program order, then results.
         collectives: the collectives that Shardy plans. They are an estimate, because
-            XLA's partitioner may choose others. `value` of each names its PlannedOp.
+            XLA's partitioner may choose others. The `value` of a collective is the name
+            of the PlannedOp that needs it.
         error: why planning failed, or None.
         trace_s, lower_s, propagate_s: the seconds that each stage took.
         notes: facts about the whole plan, such as values that the plan does not cover;
             `str()` of each fact is a sentence.
-        constraints: one Constraint for each array that is passed to a call, such as
-            `with_sharding_constraint`, that may constrain arrays.
+        constraints: one Constraint for each array passed to a call that may constrain
+            it, such as `with_sharding_constraint`.
         of: the `Program` that was planned.
 
     >>> import shardviz as sv
@@ -76,8 +77,8 @@ class Plan(Record, Displayed):
 
         Args:
             plan: a plan that has the other fields.
-            complete: returns the fields in AFTER_LOWERING. It is called once, when the
-                first of them is read.
+            complete: a function that returns these fields. It is called once, when one
+                of them is first read.
         """
         fields = dict(vars(plan))
         for name in AFTER_LOWERING:
@@ -116,7 +117,7 @@ class Plan(Record, Displayed):
     def after(self, step: int) -> Plan:
         """Returns the plan as it was after a step of the propagation.
 
-        Collectives are known only for the last step, so they are left out.
+        The returned plan has no collectives: they are known only after the last step.
 
         Args:
             step: the `number` of a ReplayStep; -1 for the requested shardings, before

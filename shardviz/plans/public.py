@@ -36,9 +36,9 @@ def plan(
             `sv.program`, such as `mesh=` and `rules=`.
 
     Returns:
-        A Plan. `.ops` has every value with its sharding and the origin of each axis,
-        `.collectives` an estimate of the collectives. `.why(value)` explains one value,
-        and `.diff(other)` lists what an edit changed.
+        A Plan. `.ops` has every value with its sharding and the origin of each axis;
+        `.collectives` has an estimate of the collectives. `.why(value)` explains one
+        value, and `.diff(other)` lists what an edit changed.
 
     Raises:
         ShardvizError: if jax is not installed, or if `program` is not a program. If

@@ -65,8 +65,7 @@ class Program(Displayed):
             compiled or run.
         mesh_from: the origin of the mesh: `"given"`, `"arrays"` (shardings of arrays or
             of `jax.jit`), `"context"` or `"function"`. A given mesh overrides the mesh
-            in context; otherwise the program is traced in the context of the user's
-            call.
+            in context; any other mesh doesn't.
 
     Raises:
         ProgramError: if `fn` isn't callable, or the arrays don't match `tree`.
@@ -105,7 +104,7 @@ class Program(Displayed):
 
         A MeshSpec or a jax mesh keeps its own axis types (`sv.mesh` makes Auto axes). A
         mesh given as text or as a mapping has no types: existing axes keep theirs, and
-        new axes get the type that all axes of this program share, or Auto.
+        new axes get the same type if all existing axes share one, otherwise Auto.
 
         >>> import shardviz as sv
         >>> program = sv.Program(abs, (sv.ArraySpec("x", (8,)),), sv.mesh(data=4))

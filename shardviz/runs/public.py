@@ -116,16 +116,16 @@ def watch(
 ) -> Watch | CompileLog:
     """Jits a function, counts the calls of each signature, and explains each compile.
 
-    Call the returned Watch like the result of `jax.jit`; jax's own executables run. A
-    notebook shows the Watch as a table. Calls by `jax.grad`, `jax.vmap` and other
+    Call the returned Watch like the result of `jax.jit`; it runs jax's own executables.
+    A notebook shows the Watch as a table. Calls by `jax.grad`, `jax.vmap` and other
     transformations work, but are not counted. `with sv.watch() as compiles:` lists
     every compile of jax in a block.
 
     Args:
         fn: the function, jitted or not; None for a `with` block.
         recompiles: with `"error"`, a call that needs a second compile raises a
-            RecompileError: before the compile if jax would trace the function again,
-            and after the compile if only shardings differ or `fn` is already jitted.
+            RecompileError. The error comes before the compile if jax would trace the
+            function again, after it if only shardings differ or `fn` is already jitted.
         **options: options of `jax.jit`, such as `static_argnums`.
 
     Returns:
@@ -135,7 +135,7 @@ def watch(
 
     Raises:
         ShardvizError: if jax is not installed.
-        TypeError: from jax, for anything that isn't a function and for unknown options.
+        TypeError: from jax, if `fn` isn't a function or an option is unknown.
 
     >>> import shardviz as sv
     >>> double = sv.watch(lambda x: x * 2)
@@ -190,7 +190,7 @@ def hosts(
     Pass the result, or its text `"2 hosts x 4, local"`, as `target=` to `sv.run` and
     `sv.compile`. Use the result as a context manager,
     `with sv.hosts(2, devices=4) as hosts:`, or call its `.close()`. Processes that this
-    function starts end with this kernel at the latest.
+    function starts end when this kernel ends, if not earlier.
 
     Args:
         processes: the number of processes to start on this machine; or an ipyparallel

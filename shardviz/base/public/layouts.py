@@ -48,8 +48,9 @@ def mesh(
         axes: text such as `"data=4, model=2"`, a mapping of names to sizes, (name,
             size) pairs, a jax `Mesh` or `AbstractMesh`, a Keras `DeviceMesh`, or the
             path of a MaxText configuration with `mesh_axes`; or the sizes alone,
-            followed by `names` as in `jax.make_mesh`. One size can be -1: this size is
-            computed from the number of `device_ids`, or else of attached devices.
+            followed by `names` as in `jax.make_mesh`. One size can be -1; it is then
+            computed from the number of `device_ids`, or of attached devices if there
+            are no `device_ids`.
         names: the names of the axes, if `axes` are sizes.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all axes or one per
             axis.

@@ -17,8 +17,8 @@ from shardviz.base.public.adopt import bridge, is_jax
 def treescope_leaf(value: Any, path: str | None = None) -> Any:
     """A treescope autovisualizer that draws which device holds which shard of an array.
 
-    Activate this autovisualizer for one rendering or for a whole notebook, with
-    treescope's own switch.
+    Activate it for one rendering or for a whole notebook with
+    `treescope.active_autovisualizer`.
 
     Args:
         value: any node or leaf of a tree. A JAX array or ShapeDtypeStruct gets a

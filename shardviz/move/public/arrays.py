@@ -53,7 +53,7 @@ def process_rows(
     `jax.make_array_from_process_local_data` expects these rows.
 
     In the result, `.parts` has the row ranges and the local shape of every process, and
-    `.sentences` the requirements on a data loader.
+    `.sentences` has the requirements for a data loader.
 
     Args:
         array: the input batch: a Layout, or a form that `sv.layout` accepts.

@@ -52,8 +52,8 @@ def movement(
             reduce-scatter, its operand.
         group: the index of the group of devices.
         topology: the slice or cluster that the devices belong to, such as
-            `"tpu:v5e:4x4"`. The topology determines torus axes and link rates. By
-            default, the target of a Report.
+            `"tpu:v5e:4x4"`. The topology determines torus axes and link rates.
+            Defaults to a Report's target.
 
     Raises:
         ShardvizError: if the source has no collective or the arguments do not fit

@@ -67,9 +67,9 @@ def program(
 
     Args:
         fn: the function, as you would pass it to `jax.jit`, or the result of `jax.jit`.
-            The static arguments, shardings and donation of a jitted function are used
-            unless the arguments below override them. Methods, partials, `nnx.jit` and
-            `eqx.filter_jit` are traced the way you call them.
+            A jitted function's static arguments, shardings and donation are used unless
+            `in_specs`, `out_specs` or `donate` override them. Methods, partials,
+            `nnx.jit` and `eqx.filter_jit` are traced the way you call them.
         *arrays: the arguments, as in a call: arrays, `jax.ShapeDtypeStruct`s (with or
             without a sharding), ArraySpecs, numbers, or pytrees of these. Anything that
             isn't an array, such as text, None or a function, is static. The metadata
@@ -92,16 +92,14 @@ def program(
         args, kwargs: the arguments of the function, instead of `*arrays` and
             `**keywords`. Every other keyword then belongs to `sv.program`, even if the
             function has a parameter of the same name.
-        in_shardings, out_shardings: as in `jax.jit`. A bare PartitionSpec is on the
-            program's mesh. If `fn` is already jitted with other values for these
-            arguments or for the arguments below, the values of `fn` are used, with a
-            note.
+        in_shardings, out_shardings: as in `jax.jit`. A bare PartitionSpec applies to
+            the program's mesh. If `fn` is already jitted with other values of these or
+            the next four arguments, its own values are used, and a note reports this.
         static_argnums, static_argnames, donate_argnums, donate_argnames: as in
             `jax.jit`.
         **keywords: keyword arguments of the function. If the function has a parameter
-            with the name of an argument above (`rules`, `name`, ...), this keyword goes
-            to the function. A jax mesh passed as `mesh` goes to the function and to
-            `sv.program`.
+            named like an argument above (`rules`, `name`, ...), the keyword goes to the
+            function; a jax mesh passed as `mesh` then goes to `sv.program` as well.
 
     Raises:
         ShardvizError: if the arguments don't fit together.
