@@ -96,9 +96,9 @@ def report(
         A Report with the stages that `compiled` has. The other stages are None, and a
         note names them. From a `Compiled` or a final module, the Report has the final
         collectives; from a `Compiled`, also the memory and the layouts of arguments and
-        results. From a `Lowered` or StableHLO, it has these layouts, and a plan made without
-        another trace. From a dump, it has everything that XLA wrote, such as the memory
-        over time and the collectives right after the partitioner.
+        results. From a `Lowered` or StableHLO, it has these layouts and a `.plan`
+        made without another trace. From a dump, it has everything that XLA wrote, such
+        as the memory over time and the collectives right after the partitioner.
 
     Raises:
         ShardvizError: if `compiled` has none of these forms, or a file cannot be read.
