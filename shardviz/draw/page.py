@@ -6,7 +6,7 @@ import itertools
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -366,14 +366,17 @@ def side_by_side(
 ) -> Picture:
     """Arranges pictures in rows of at most `width` points, under one title.
 
-    The rows end where the page becomes smallest.
+    The rows end where the page becomes smallest. A picture may stand below a shorter one
+    of its row if that makes the page smaller.
     """
     top = TITLE if title else 0.0
     # Some row is the widest, so no other widths can give other rows.
     widths = {width}
     for first in range(len(pictures)):
         widths |= set(itertools.accumulate(p.width for p in pictures[first:]))
-    pages = [_in_rows(pictures, wide) for wide in widths if wide <= width]
+    pages = []
+    for wide in sorted(wide for wide in widths if wide <= width):
+        pages += [_in_rows(pictures, wide, stacks) for stacks in (False, True)]
     size, corners = min(pages, key=lambda rows: _paper(*rows[0]))
     return page(
         no_tiles(),
@@ -395,16 +398,43 @@ def _paper(width: float, height: float) -> tuple[float, float]:
     return round(max(width, PAGE_WIDE) * height), height
 
 
+@dataclass
+class _Column:
+    """Pictures of one row below each other, with the size they take in points."""
+
+    x: float
+    width: float
+    height: float
+
+
 def _in_rows(
-    pictures: Sequence[Picture], width: float
+    pictures: Sequence[Picture], width: float, stacks: bool
 ) -> tuple[tuple[float, float], list[tuple[float, float]]]:
-    """Returns the size of pictures in rows, and the top left corner of each picture."""
-    x, y, row, right = 0.0, 0.0, 0.0, 0.0
+    """Returns the size of pictures in rows, and the top left corner of each picture.
+
+    Args:
+        stacks: whether a picture that doesn't fit beside the others of its row may
+            stand below one of them that is shorter than the row.
+    """
+    y, right, bottom = 0.0, 0.0, 0.0
     corners = []
+    row: list[_Column] = []
     for picture in pictures:
-        if x and x + picture.width > width:
-            x, y, row = 0.0, y + row, 0.0
-        corners.append((x, y))
-        x += picture.width
-        row, right = max(row, picture.height), max(right, x)
-    return (right, y + row), corners
+        x = row[-1].x + row[-1].width if row else 0.0
+        if not row or x + picture.width <= width:
+            column = _Column(x, picture.width, 0.0)
+            row.append(column)
+        else:
+            row[-1].width = width - row[-1].x
+            shorter = [c for c in row if stacks and y + c.height < bottom]
+            wide_enough = [c for c in shorter if picture.width <= c.width]
+            if wide_enough:
+                column = min(wide_enough, key=lambda c: c.height)
+            else:
+                y, column = bottom, _Column(0.0, picture.width, 0.0)
+                row = [column]
+        corners.append((column.x, y + column.height))
+        column.height += picture.height
+        right = max(right, column.x + picture.width)
+        bottom = max(bottom, y + column.height)
+    return (right, bottom), corners
