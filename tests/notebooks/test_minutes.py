@@ -70,7 +70,7 @@ def test_the_rates_that_the_course_states_are_those_counted_with():
     sentence = (
         f"{minutes.PROSE} words of prose or output per minute, {minutes.CODE} words of code per"
         f" minute, {minutes.PICTURE * 60:.0f} seconds per picture, and {minutes.SOLVE} minutes per"
-        f" exercise after reading its task, or {minutes.WRITE} if it asks for code"
+        f" exercise ({minutes.WRITE} if it asks for code), in addition to reading its task"
     )
     assert sentence in said
 
