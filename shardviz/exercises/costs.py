@@ -106,7 +106,7 @@ devices 0 to 3. Which of these lines does JAX refuse? Answer with their names.
     ),
     hints=(
         "Which of the four arrays are committed to devices?",
-        "JAX moves only uncommitted arrays. Do all committed operands of a line have the same devices?",
+        "JAX moves only uncommitted arrays. Are all committed operands of a line on the same devices?",
         "`jax.jit` makes no difference: its committed arguments must be on the same devices, too.",
     ),
     solution="pair, mixed, jitted",
@@ -179,8 +179,8 @@ def _meet(a: Any, b: Any, device: Any) -> Any:
 @add(
     "running/meet",
     task="""
-`a` is committed to device 1 and `b` to device 2. Write a function of `a`, `b` and a `device`, which returns
-the product `a @ b` on that device.
+`a` is committed to device 1 and `b` to device 2. Write a function of `a`, `b` and a `device` that returns the
+product `a @ b` on that device.
 """,
     given=lambda: Setup(
         arrays=(make_array("a", (64, 32)), make_array("b", (32, 16))), device=3
@@ -231,7 +231,7 @@ _V5P, _H100, _V5E = find_chip("v5p"), find_chip("h100"), find_chip("v5e")
     "roofline/rows",
     task="""
 `x` has B rows of `width` numbers, and `w` has shape `[width, width]`, both in bfloat16. A chip computes
-`peak` operations per second, and reads or writes `memory` bytes per second. From how many rows on does the
+`peak` operations per second, and reads or writes `memory` bytes per second. With how many rows does the
 arithmetic of `x @ w` take as long as its memory traffic? Count `w`, `x` and the result.
 """,
     given=lambda: Setup(width=8192, peak=_V5P.peak_bf16, memory=_V5P.hbm_bandwidth),
@@ -266,8 +266,8 @@ def roofline_rows(setup: Setup, answer: Answer) -> str:
 @add(
     "roofline/elementwise",
     task="""
-How long does `jax.nn.gelu(x)` take at least on a chip that reads or writes `memory` bytes per second, if
-it runs as an operation of its own? Answer in seconds, or with text and a unit.
+What is the least time of `jax.nn.gelu(x)` on a chip that reads or writes `memory` bytes per second, if it is
+not fused with another operation? Answer in seconds, or with text and a unit.
 """,
     given=lambda: Setup(
         x=make_array("x", (8192, 16384), dtype="bfloat16"), memory=_H100.hbm_bandwidth
@@ -294,8 +294,8 @@ def roofline_elementwise(setup: Setup, answer: Answer) -> str:
     "roofline/int8",
     task="""
 A chip computes `peak` operations per second, and reads `memory` bytes per second. The weights are stored in
-int8, one byte each, and are converted to bfloat16 on the chip for the product. From how many rows of `x` on
-does the arithmetic take as long as reading the weights? Neglect the bytes of `x` and of the result.
+int8, one byte each, and are converted to bfloat16 on the chip for the product. With how many rows of `x` does
+the arithmetic take as long as reading the weights? Neglect the bytes of `x` and of the result.
 """,
     given=lambda: Setup(peak=_V5E.peak_bf16, memory=_V5E.hbm_bandwidth),
     hints=(
@@ -335,7 +335,7 @@ TPU v5e, according to the roofline of its operations.
         most=6e-5,
     ),
     hints=(
-        "In which order does Python multiply, and how many operations is that?",
+        "In which order does Python multiply, and how many operations does that take?",
         "Matrix products can be grouped in two ways. Count the operations of each.",
         "A product with few columns takes as long as reading its matrix once. Two such products are enough.",
     ),
@@ -372,9 +372,9 @@ _TORUS = Topology.parse("tpu:v5e:16x16")
 @add(
     "torus/ring-seconds",
     task="""
-How long does an all-gather over `axis` take at least, if each chip ends with a result of `bytes` bytes? A
-link carries `link_rate` bytes per second in each direction. The axes of the mesh lie along those of the
-slice. Ignore latency. Answer in seconds.
+What is the least time of an all-gather over `axis` that leaves a result of `bytes` bytes on each chip? A link
+carries `link_rate` bytes per second in each direction. Each axis of the mesh lies along one axis of the slice.
+Ignore latency. Answer in seconds.
 """,
     given=lambda: Setup(
         topology=_TORUS,
@@ -384,9 +384,9 @@ slice. Ignore latency. Answer in seconds.
         link_rate=_TORUS.chip.link_bandwidth,
     ),
     hints=(
-        "Is this axis of the slice a ring? `topology.wraps` shows it.",
+        "Do the chips along this axis form rings? `topology.wraps` shows that.",
         "On a ring, data goes both ways at the same time, and a chip sends all parts but one.",
-        "So half of these parts leave through each of the two links that a chip has on the ring.",
+        "So each of the two links that a chip has on the ring carries half of these parts.",
     ),
     solution="10 ms",
     why="Sixteen chips form a ring. Each sends 15/16 of the result, half of it in each direction.",
@@ -445,9 +445,9 @@ def torus_all_rings(setup: Setup, answer: Answer) -> str:
     "torus/small",
     task="""
 An all-gather runs both ways around a ring of `chips` chips. A link carries `link_rate` bytes per second in
-each direction, and each hop from chip to chip takes `hop` seconds, however little is sent. For a result of
-how many bytes do the hops take as long as sending the bytes? Answer with a number of bytes, or with text and
-a unit.
+each direction, and each hop from chip to chip takes `hop` seconds, however little is sent. At which size of
+the result do the hops take as long as sending the bytes? Answer with a number of bytes, or with text and a
+unit.
 """,
     given=lambda: Setup(chips=8, link_rate=_V5P.link_bandwidth, hop=_V5P.hop_latency),
     hints=(
@@ -484,7 +484,7 @@ def _gather_twice(part: Any) -> Any:
     "torus/axis-by-axis",
     task="""
 The rows of `part` are split over both axes of a torus, `x` first. Write the function that each device runs
-inside of `jax.shard_map`. The function gets the device's rows, and returns the rows of all devices, in order.
+inside `jax.shard_map`. The function gets the device's rows, and returns the rows of all devices, in order.
 Use two all-gathers, each over one axis.
 """,
     given=lambda: Setup(

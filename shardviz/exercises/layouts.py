@@ -59,7 +59,7 @@ def _laid_out(
 ) -> _Arrays:
     audited = audit(arrays, table, mesh, dialect=dialect)
     for name, problem in audited.problems.items():
-        raise Wrong(f"Read as {dialect}, {name} cannot be laid out so: {problem}")
+        raise Wrong(f"Read as {dialect}, {name} cannot be laid out: {problem}")
     row = audited.largest[0]
     assert row.layout is not None  # arrays without problems have one
     size = audited.bytes_per_device * copies
@@ -189,8 +189,8 @@ def arrays_same_shard(setup: Setup, answer: Answer) -> str:
 @add(
     "arrays/second-half",
     task="""
-Split `x` so that each device holds different complete rows, and `device` holds the first rows of the second
-half of `x`. Answer with a spec.
+Split `x` so that every device holds complete rows, no two devices hold the same row, and `device` holds the
+first rows of the second half of `x`. Answer with a spec.
 """,
     given=lambda: Setup(
         mesh=make_mesh("host=4, chip=2"),
@@ -274,7 +274,7 @@ Write a table of at most `most` rules under which `w_out` takes exactly `wanted`
         "Both axes of the mesh must split something: one rule per dimension, or one rule with a tuple.",
     ),
     solution="hidden -> x\nwidth -> y",
-    why="16 MiB in eight shards make 2 MiB each. Which name goes to which axis makes no difference to the bytes.",
+    why="16 MiB in eight shards are 2 MiB each. For the bytes, it makes no difference which name is split over which axis.",
 )
 def rules_two_rules(setup: Setup, answer: Answer) -> str:
     table, result = _read_rules(answer, (setup.w_out,), setup.mesh)
@@ -319,7 +319,7 @@ def rules_shadowed(setup: Setup, answer: Answer) -> str:
     )
     require(
         result.largest.replicas == 1,
-        f"{result.does} Some devices hold the same shard; ask for the verdicts on the dimension that is not split.",
+        f"{result.does} Some devices hold the same shard; ask `sv.resolve` for the verdicts on the dimension that is not split.",
     )
     return result.does
 
@@ -464,7 +464,7 @@ per device.
         most=3221225472,
     ),
     hints=(
-        "How many bytes do all of these arrays have, divided by the number of devices?",
+        "How many bytes do all copies of these arrays take, divided by the number of devices?",
         "There is little to spare: every large array must be split over all devices.",
         "Which logical name do all large arrays have in common?",
     ),
@@ -496,7 +496,7 @@ _SPLIT_MODEL = Rules.of(
     "pods/70b-mesh",
     task="""
 A 70B model is trained in float32 with these rules and with Adam, so each array in `arrays` is kept `copies`
-times. Make a mesh of `devices` devices on which all arrays can be laid out, and all copies together take at
+times. Make a mesh of `devices` devices on which all arrays can be laid out and all copies together take at
 most `most` bytes per device.
 """,
     given=lambda: Setup(
@@ -508,7 +508,7 @@ most `most` bytes per device.
     ),
     hints=(
         "Which axes do the rules name?",
-        "Which is the smallest dimension that the rules split over `model`?",
+        "Which dimension is the smallest that the rules split over `model`?",
         "Devices along any other axis hold replicas, and there is no room for replicas.",
     ),
     solution="fsdp=16, model=8",
@@ -569,8 +569,8 @@ memory together with the weights? The batch is dimension 1 of the cache, and mus
     ),
     solution=152,
     why=(
-        "Divide the free bytes of a chip by the bytes that one sequence takes there: that is the number of "
-        "sequences in each part of the batch. There are four parts."
+        "Divide the free bytes of a chip by the bytes that one sequence takes on it. The result is the number of "
+        "sequences in each of the four parts of the batch."
     ),
 )
 def arithmetic_cache_batch(setup: Setup, answer: Answer) -> str:
@@ -667,7 +667,7 @@ paths.
         mesh=make_mesh("x=4, y=2"), rules=_TREE_RULES, arrays=_tree(misspelt="hiden")
     ),
     hints=(
-        "An audit lists the names that no rule knows.",
+        "An audit lists the names that have no rule.",
         (
             "`sv.audit(arrays, rules, mesh).unmatched` lists these names, each with its `.arrays`. Answer with "
             "their paths, as text with commas or as a list, or with the entries of `.unmatched` themselves."
@@ -675,7 +675,7 @@ paths.
         "The name is one letter short, and it is in the same array of every block.",
     ),
     solution="params/block_0/mlp/wo, params/block_1/mlp/wo",
-    why="The audit lists the names that no rule knows, and the arrays that have them.",
+    why="The audit lists the names that have no rule, and the arrays that use them.",
 )
 def debugging_unmatched(setup: Setup, answer: Answer) -> str:
     rows = audit(setup.arrays, setup.rules, setup.mesh).rows
@@ -721,7 +721,7 @@ def debugging_one_rule(setup: Setup, answer: Answer) -> str:
     )
     require(
         result.bytes <= setup.most,
-        f"{result.does} That is more than 6 MiB; ask for the verdicts on the largest array.",
+        f"{result.does} That is more than 6 MiB; ask `sv.audit` why the largest array is not split.",
     )
     return result.does
 
@@ -778,7 +778,7 @@ their parameters. Which ones? Answer with their paths.
     hints=(
         "An audit pairs every moment with its parameter.",
         "`sv.audit(arrays, rules, mesh).differences` lists each moment that is split differently from its parameter.",
-        "Arrays without names are replicated under any rules.",
+        "Arrays without names are replicated, whatever the rules are.",
     ),
     solution="opt_state/0/mu/block_1/mlp/wi, opt_state/0/nu/embed/table",
     why="These arrays have no logical names, so no rule applies to them, and every device holds all of them.",
@@ -821,7 +821,7 @@ an audit and raises an AssertionError if a moment has lost its sharding, and oth
     hints=(
         "`sv.expect(audit)` has methods that raise an error if an expectation fails.",
         "How many bytes does each device hold in each of the two audits? Which share of the arrays is split?",
-        "`.sharded(...)` and `.at_most(...)` take a limit. Choose one that lies between the two audits.",
+        "`.sharded(...)` and `.at_most(...)` take a limit. Choose one between the values of the two audits.",
     ),
     solution=_stays_split,
     why=(

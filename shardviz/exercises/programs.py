@@ -212,7 +212,7 @@ def matmul_one_all_reduce(setup: Setup, answer: Answer) -> str:
     "matmul/move-the-small-one",
     task="""
 `A` is small, and `B` is large and split as shown. Split `A` so that each device sends at most `most`
-bytes for `A @ B`, as XLA's partitioner compiles it. Answer with a spec of `A`.
+bytes for `A @ B`, as XLA's partitioner compiles it. Answer with a spec for `A`.
 """,
     given=lambda: Setup(
         mesh=make_mesh("U=4, V=2"),
@@ -253,7 +253,7 @@ Answer with a number of bytes, or with text and a unit.
         B=make_array("B", (1024, 2048), spec="U"),
     ),
     hints=(
-        "Which dimension is split in both factors, and which collective does the product need for it?",
+        "Which dimension is split in both factors, and which collective does the product therefore need?",
         "The product is split as well. How large is the block of each device?",
         "An all-reduce is a reduce-scatter and an all-gather; in each, a device sends all parts of its block but one.",
     ),
@@ -282,8 +282,8 @@ def matmul_sent_bytes(setup: Setup, answer: Answer) -> str:
 @add(
     "collectives/one-all-to-all",
     task="""
-`x` is split in one way, and must be split in another. Choose both specs so that this change needs one
-all-to-all and no other collective. Answer with two specs: before and after.
+A program changes the spec of `x`. Choose the specs before and after the change so that it needs one
+all-to-all and no other collective. Answer with these two specs, in this order.
 """,
     given=lambda: Setup(mesh=make_mesh("U=4, V=2"), x=make_array("x", (512, 1024))),
     hints=(
@@ -477,11 +477,12 @@ def parallelism_fsdp_sends(setup: Setup, answer: Answer) -> str:
 A gated MLP has three weights, `gate` and `w_in` of shape `[width, hidden]` and `w_out` of shape
 `[hidden, width]`, and computes `(silu(x @ gate) * (x @ w_in)) @ w_out`. Everything is in float32. The program
 computes the gradients of the weights and of `x`. Under tensor parallelism, XLA for TPUs inserts one
-all-reduce per pass. Below how many tokens does tensor parallelism send fewer bytes than data parallelism?
+all-reduce in each of the two passes. Below how many tokens does tensor parallelism send fewer bytes than data
+parallelism?
 """,
     given=lambda: Setup(width=512, hidden=2048, devices=8),
     hints=(
-        "Data parallelism adds up the gradients of all three weights over the devices. How many numbers are these?",
+        "Data parallelism adds up the gradients of all three weights over the devices. How many numbers is that?",
         "Tensor parallelism adds up one array per pass, of shape `[tokens, width]`.",
         "Each of these numbers costs the same, so compare the two counts. Does `width` matter?",
     ),
@@ -533,7 +534,7 @@ def _fewest(layouts: Mapping[str, Layout]) -> int:
 @add(
     "tables/tensor",
     task="""
-Write rules that split the batch over one axis and both weights over the other, so that the program
+Write rules that split the batch over one axis and both weights over the other axis, so that the program
 needs only a single all-reduce.
 """,
     given=lambda: _training("MLP"),
@@ -565,7 +566,7 @@ def tables_tensor(setup: Setup, answer: Answer) -> str:
 @add(
     "tables/fsdp",
     task="""
-Write rules for fully sharded data parallelism over all devices: the batch and both weights are in eight
+Write rules for fully sharded data parallelism over all devices: the batch and both weights must be in eight
 shards each. The weights must be gathered before they are used, and no other argument may be gathered.
 """,
     given=lambda: _training("fsdp, gradient"),
@@ -612,7 +613,7 @@ Write rules under which every device holds two complete experts, and no expert i
     ),
     solution="expert -> (outer, inner)",
     why=(
-        "Sixteen experts over both axes are two per device. No other dimension is split over these axes, so the "
+        "Sixteen experts, split over both axes, are two per device. No other dimension is split over these axes, so the "
         "experts stay where they are."
     ),
 )
@@ -683,8 +684,8 @@ def compiler_origin(setup: Setup, answer: Answer) -> str:
     task="""
 A program asks for its rows to be split over `data`, with
 `jax.lax.with_sharding_constraint(y, P("data", None))`, and returns the result. JAX 0.10 compiles it for any
-number of rows. Name a number of rows, from the first to the second number in `between`, for which the result
-is really split.
+number of rows. From the range `between`, ends included, name a number of rows with which the result is really
+split.
 """,
     given=lambda: Setup(
         mesh=make_mesh("data=4, model=2"), columns=16, between=(1001, 1040)
@@ -793,8 +794,8 @@ def compiler_pin_the_result(setup: Setup, answer: Answer) -> str:
     "compiler/no-rematerialisation",
     task="""
 To change the spec of `x` from `before` to `after`, XLA's partitioner gathers all of `x` on every device,
-which XLA calls a full rematerialization. Name an intermediate spec, so that the partitioner does not gather
-all of `x`, and each device sends fewer bytes.
+which XLA calls a full rematerialization. Name an intermediate spec with which the partitioner does not gather
+all of `x` and each device sends fewer bytes.
 """,
     given=lambda: Setup(
         mesh=make_mesh("U=4, V=2"),
@@ -863,7 +864,7 @@ single all-reduce. The array must stay split. Answer with its new spec.
     solution="P('inner', None)",
     why=(
         "The rows of the second weight are split like the columns of the hidden value, so each device sums "
-        "over its own part."
+        "over its own part of the hidden dimension."
     ),
 )
 def keep_unasked_gather(setup: Setup, answer: Answer) -> str:

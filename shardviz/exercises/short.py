@@ -66,10 +66,10 @@ def memory_saved(setup: Setup, answer: Answer) -> str:
 @add(
     "memory/groups",
     task="""
-`jax.checkpoint` can also be around groups of k layers. Then only the input of each group is kept. When the
+`jax.checkpoint` can also wrap groups of k layers. Then only the input of each group is kept. When the
 backward pass comes to a group, the layers of the group run again, and the inputs of these k layers are kept
-until the group is done. For which k, a divisor of `layers`, is the largest number of inputs kept at the same
-time as small as possible?
+until the group is done. Which k, a divisor of `layers`, minimizes the largest number of inputs that are kept
+at the same time?
 """,
     given=lambda: Setup(layers=144),
     hints=(
@@ -79,15 +79,15 @@ time as small as possible?
     ),
     solution="12",
     why=(
-        "At most layers / k + k inputs are kept. The sum is smallest if both terms are equal: if k is the square "
-        "root of the number of layers."
+        "At most layers / k + k inputs are kept. The sum is smallest if both terms are equal, that is, if k is the "
+        "square root of the number of layers."
     ),
 )
 def memory_groups(setup: Setup, answer: Answer) -> str:
     mistakes = {
         12: "then there is a single group, and the inputs of all its layers are kept at once.",
         1
-        / 12: "then every layer is a group of its own, and there are as many inputs as layers.",
+        / 12: "then every layer is a separate group, and there are as many inputs as layers.",
     }
     layers = setup.layers
     sizes = [size for size in range(1, layers + 1) if layers % size == 0]
@@ -215,7 +215,7 @@ number of devices is a power of two. What is the smallest number that is enough?
 def zero_devices(setup: Setup, answer: Answer) -> str:
     mistakes = {
         1
-        / 2: "on so few devices, a part of the moments is too large to fit next to the parameters.",
+        / 2: "on so few devices, each device's part of the moments does not fit next to the parameters.",
     }
     right = 1
     while _zero_1_bytes(setup.parameters, right) > setup.most:

@@ -30,14 +30,14 @@ from shardviz.programs.public.programs import program
 @add(
     "arithmetic/attention-length",
     task="""
-A layer of the 70B model has these sizes. The queries are multiplied with the keys, and the result with the
-values. From which sequence length on do these two products take as many operations as the products with
+A layer of the 70B model has these sizes. The queries are multiplied by the keys, and the result by the
+values. At which sequence length do these two products together take as many operations as the products with
 all weights of the layer? The causal mask saves nothing here.
 """,
     given=lambda: Setup(embed=8192, heads=64, kv_heads=8, head_dim=128, mlp=28672),
     hints=(
         "Count per token. A product with a weight takes two operations per parameter.",
-        "In every head, a query of `head_dim` numbers is multiplied with every key of the sequence.",
+        "In every head, a query of `head_dim` numbers is multiplied by every key of the sequence.",
         "The weights are those for queries, keys, values and the output, and three of the MLP.",
     ),
     solution="52224",
@@ -55,7 +55,7 @@ def arithmetic_attention_length(setup: Setup, answer: Answer) -> str:
     right = (mlp + attention) / (2 * width)
     mistakes = {
         2: "that counts only one of the two products.",
-        mlp / (mlp + attention): "that leaves out the weights of the attention.",
+        mlp / (mlp + attention): "that leaves out the weights of attention.",
         attention / (mlp + attention): "that leaves out the weights of the MLP.",
         (mlp * 2 / 3 + attention)
         / (
@@ -100,7 +100,7 @@ def arithmetic_low_rank(setup: Setup, answer: Answer) -> str:
     ran(submitted, lambda x, w, a, b: x @ (w + a @ b))
     count = _operations(submitted.fn, setup.arrays)
     does = f"Your function takes {count:,} operations."
-    require(count <= setup.most, f"{does} At most {setup.most:,} are needed.")
+    require(count <= setup.most, f"{does} It should take at most {setup.most:,}.")
     return does
 
 

@@ -202,7 +202,7 @@ def _ring_all_gather(part: Any) -> Any:
 @add(
     "collectives/ring-all-gather",
     task="""
-Write an all-gather with nothing but `jax.lax.ppermute`. Your function runs on each device inside of
+Write an all-gather with nothing but `jax.lax.ppermute`. Your function runs on each device inside
 `jax.shard_map`. It gets the device's `part` of the array, and returns the whole array, with the parts in the
 order of the devices along `x`. Each device may send at most `most` bytes.
 """,
@@ -272,7 +272,7 @@ def _two_rounds(addend: Any) -> Any:
     "collectives/all-reduce-in-two",
     task="""
 Every device has an `addend` of shape `[1, 1024, 256]`, and needs the whole sum, of shape `[1024, 256]`.
-Write the two rounds of an all-reduce as two collectives of JAX, neither of which is an all-reduce.
+Write the two rounds of an all-reduce as two JAX collectives, neither of which is an all-reduce.
 """,
     given=lambda: Setup(
         mesh=make_mesh("x=4"),
@@ -306,7 +306,7 @@ def _scattered_product(A: Any, B: Any) -> Any:
 @add(
     "matmul/scatter-the-sum",
     task="""
-The inner dimension of `A @ B` is split. Write the function that each device runs inside of `jax.shard_map`:
+The inner dimension of `A @ B` is split. Write the function that each device runs inside `jax.shard_map`:
 the function gets the device's columns of `A` and rows of `B`, and returns the device's rows of the product.
 Each device may send at most `most` bytes.
 """,
@@ -349,7 +349,7 @@ device may send at most `most` bytes.
         most=384 * KIB,
     ),
     hints=(
-        "The gradient of one device's rows is `x.T @ (x @ w)`, divided by a number of rows.",
+        "The gradient of one device's rows is `x.T @ (x @ w)`, divided by the number of these rows.",
         "Don't send rows. Which array has the same shape on every device?",
         "Average the devices' gradients with one collective.",
     ),
@@ -451,7 +451,7 @@ def _accumulated(w: Any, x: Any) -> Any:
     "memory/accumulate",
     task="""
 Each device has all of `w` and its rows of `x`, and must return the sum of `x.T @ maximum(x @ w, 0)` over all
-rows. The hidden array `x @ w` of all rows of a device is too large: at the peak, a device may need at most
+rows. The hidden array `x @ w` for all rows of a device is too large: at the peak, a device may need at most
 `peak` bytes. Each device may send at most `most` bytes.
 """,
     given=lambda: Setup(
@@ -461,7 +461,7 @@ rows. The hidden array `x @ w` of all rows of a device is too large: at the peak
         peak=9 * MIB,
     ),
     hints=(
-        "The sum over all rows is the sum over parts of the rows.",
+        "The sum over all rows is the sum of the sums over parts of the rows.",
         "Take the parts one after another, in a loop that XLA does not unroll.",
         "Use `jax.lax.scan` over parts of `x`, and one collective after it.",
     ),
@@ -546,11 +546,11 @@ device. Each device may send at most `most` bytes.
     ),
     hints=(
         "Squares can be added on each device before anything is sent.",
-        "How many devices have the elements of `replicated`? Each element counts only once.",
+        "How many devices hold the elements of `replicated`? Each element must count only once.",
         "Add up over the devices only the sums for `split`.",
     ),
     solution=_global_norm,
-    why="Each device sends one number for `split`. Every device has all of `replicated` already, so its squares must not be added over the devices.",
+    why="Each device sends one number for `split`. Every device has all of `replicated` already, so the squares of `replicated` must not be added over the devices.",
 )
 def zero_global_norm(setup: Setup, answer: Answer) -> str:
     def norm(split: np.ndarray, replicated: np.ndarray) -> np.ndarray:
