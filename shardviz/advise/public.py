@@ -59,8 +59,8 @@ def changes(
         goal: `"memory"` finds edits that lower the peak memory, even of a program that
             does not fit its target. These edits donate or split arguments, recompute
             values in the backward pass instead of saving them, or split the largest
-            saved values. `"types"` finds edits that make jax accept a program it
-            refuses. `"explicit"` finds edits that the program needs to run on Explicit
+            saved values. `"types"` finds edits that make jax accept a program
+            whose types it refuses. `"explicit"` finds edits that the program needs to run on Explicit
             axes.
         target: the devices to compile for, as in `sv.compile`; by default the devices
             of the report.
@@ -180,7 +180,7 @@ def search(
         program: a Program, or a function, which `sv.program` turns into one.
         *arrays: a function's arguments, as in `sv.program`.
         over: what to vary: one or more of `"mesh"` (sizes and order of the mesh axes),
-            `"arguments"` (specs; arguments of the same shape and use share a spec),
+            `"arguments"` (specs; arguments of the same shape and role share a spec),
             `"rules"` (the mesh axis of each logical name), `"donate"` (donation of
             arguments that the program returns updated, such as a training state),
             `"remat"` (values that loops save for the backward pass), `"device order"`

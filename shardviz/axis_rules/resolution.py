@@ -236,7 +236,7 @@ class Resolution(Displayed):
         return None
 
     def explain(self) -> str:
-        """Explains every dimension, and suggests an edit that would split one more."""
+        """Explains each dimension, and suggests an edit that would split another one."""
         return explanation(self)
 
     def explain_dimension(self, dimension: int) -> str:

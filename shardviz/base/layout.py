@@ -159,7 +159,7 @@ def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout(Displayed):
-    """The shard of one array that each device holds; returned by `shardviz.layout`.
+    """Which shard of an array each device holds; returned by `shardviz.layout`.
 
     Layouts are equal if their shape, dtype, partial results and every device's block
     are equal; mesh axes, names and rules may differ.

@@ -70,7 +70,7 @@ class MeshSpec(Displayed):
         concrete: whether the ids belong to the devices of a real `Mesh`.
         ids_are_positions: whether the device at each flat position `i` has id `i`, as
             by default.
-        even_hosts: the number of processes, counted from 0, that share the devices
+        even_hosts: the number of processes, numbered from 0, that share the devices
             evenly and in order; None if they do not.
         device_kind: the kind of the mesh's devices, if the mesh comes from an
             AbstractMesh with an `AbstractDevice`. Meshes that differ only in their

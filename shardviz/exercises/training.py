@@ -218,7 +218,7 @@ def accumulation_fsdp(setup: Setup, answer: Answer) -> str:
     task="""
 Inside `jax.shard_map`, each device draws a dropout mask for its shard of `hidden`, whose dimensions are batch,
 tokens and features. Devices with the same shard must draw the same mask, and devices with different shards
-different ones. The indices of which mesh axes does each device fold into its key? Answer with their names.
+different ones. Along which mesh axes does each device fold its index into its key? Answer with their names.
 """,
     given=lambda: Setup(
         mesh=make_mesh("pod=2, data=4, seq=2, model=4"),

@@ -73,7 +73,7 @@ class Plan(Record, Displayed):
     def completed_when_read(
         plan: Plan, complete: Callable[[], Mapping[str, object]]
     ) -> Plan:
-        """Returns a copy of a plan whose fields in AFTER_LOWERING are computed later.
+        """Returns a copy of a plan that computes AFTER_LOWERING fields when first read.
 
         Args:
             plan: a plan that has the other fields.
