@@ -60,8 +60,8 @@ def changes(
             does not fit its target. These edits donate or split arguments, recompute
             values in the backward pass instead of saving them, or split the largest
             saved values. `"types"` finds edits that make jax accept a program
-            whose types it refuses. `"explicit"` finds edits that the program needs to run on Explicit
-            axes.
+            whose types it refuses. `"explicit"` finds edits that the program needs to
+            run on Explicit axes.
         target: the devices to compile for, as in `sv.compile`; by default the devices
             of the report.
         **keywords: the function's keyword arguments, and keyword arguments of

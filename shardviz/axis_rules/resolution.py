@@ -236,7 +236,7 @@ class Resolution(Displayed):
         return None
 
     def explain(self) -> str:
-        """Explains each dimension, and suggests an edit that would split another one."""
+        """Explains each dimension, and suggests an edit that would split another."""
         return explanation(self)
 
     def explain_dimension(self, dimension: int) -> str:
