@@ -411,8 +411,8 @@ def torus_ring_seconds(setup: Setup, answer: Answer) -> str:
 @add(
     "torus/all-rings",
     task="""
-Name a TPU slice of `chips` chips in which the chips along every axis form rings. Answer with a topology, as
-`sv.topology` accepts it.
+Name a TPU slice of `chips` chips in which the chips along every axis form rings. Answer with a topology, in
+a form that `sv.topology` accepts.
 """,
     given=lambda: Setup(chips=192),
     hints=(

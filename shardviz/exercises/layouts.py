@@ -226,7 +226,7 @@ def arrays_second_half(setup: Setup, answer: Answer) -> str:
     "arrays/square-shards",
     task="""
 `spec` splits the rows of `x` over an axis `rows` and its columns over an axis `columns`. Make a mesh of
-`devices` devices on which every shard of `x` is square. Answer with a mesh, as `sv.mesh` takes it.
+`devices` devices on which every shard of `x` is square. Answer with a mesh, in a form that `sv.mesh` accepts.
 """,
     given=lambda: Setup(
         x=make_array("x", (4096, 1024), dtype="bfloat16"),

@@ -244,7 +244,7 @@ def result_is(spec: Spec, rows: int | None = None) -> str:
     start = "The"
     if rows is not None:
         start = f"With {rows:,} rows the"
-    return f"{start} result is {spec}."
+    return f"{start} result has the spec {spec}."
 
 
 def close(amount: str) -> str:
@@ -256,6 +256,6 @@ def another_result(spec: Spec, written: Spec) -> str:
     """A hint if an answer names a wrong spec for the product.
 
     >>> another_result(Spec.parse("x, y"), Spec.parse("x"))
-    "With these factors the product is P('x', 'y'); you write P('x')."
+    "With these factors the product has the spec P('x', 'y'); you wrote P('x')."
     """
-    return f"With these factors the product is {spec}; you write {written}."
+    return f"With these factors the product has the spec {spec}; you wrote {written}."
