@@ -115,8 +115,8 @@ def _program_of_plan(plan: Plan) -> Program:
     if plan.of is None:
         raise ProgramError(
             f"This plan of {plan.program} was saved without its function, which the"
-            " Explorer plans anew. Show it with sv.plot(plan), or open the function:"
-            " sv.explore(fn, *args)."
+            " Explorer would need to plan it again. Show it with sv.plot(plan), or"
+            " open the function: sv.explore(fn, *args)."
         )
     return plan.of
 

@@ -128,7 +128,7 @@ def open_state(state: object) -> Session:
         ValueError,
     ) as error:
         raise ProgramError(
-            f"This is no Explorer state of version {VERSION}; got {shown(state)}."
+            f"This is not an Explorer state of version {VERSION}; got {shown(state)}."
             " Pass what explorer.state() returned."
         ) from error
 

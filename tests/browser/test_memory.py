@@ -92,7 +92,7 @@ def test_before_a_compile_the_plan_estimates_also_if_the_partitioner_has_reporte
     open_tab(page, "Memory")
     shown = page.locator(".sv-memory")
     expect(shown).to_contain_text("arguments and results")
-    expect(shown).to_contain_text("An estimate by the plan")
+    expect(shown).to_contain_text("An estimate from the plan")
     expect(page.get_by_role("button", name="What would lower it?")).to_have_count(0)
 
 

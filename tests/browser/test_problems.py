@@ -127,7 +127,7 @@ def test_a_program_without_a_plan_lists_all_reasons_in_every_tab_with_fix(page: 
     kernel.made.session.edit("mesh", "data=2, model=2")
     settled(kernel)
     expect(reasons).to_be_hidden()
-    expect(headline).to_contain_text("by the plan")
+    expect(headline).to_contain_text("from the plan")
     kernel.made.close()
 
 

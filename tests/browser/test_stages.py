@@ -133,7 +133,7 @@ def test_the_bars_are_the_parts_of_the_roofline_and_open_their_operations(page, 
 def test_without_rates_a_saved_page_has_those_of_a_suggested_chip(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     head = page.get_by_role("group", name="Least time")
-    expect(head).to_contain_text("TPU v5e 2×4, by the plan")
+    expect(head).to_contain_text("TPU v5e 2×4, from the plan")
     assert head.locator(".sv-hbar").count() == 3
     # Nothing can be chosen without a kernel.
     assert head.get_by_role("button", name="Choose this target").count() == 0
@@ -181,7 +181,7 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
     expect(page.locator('.sv-crow[aria-selected="true"]')).to_have_count(1)
     strip = page.get_by_label("The chosen collective")
     expect(strip).to_contain_text(str(SUMS[2].cause))
-    expect(strip).to_contain_text("Device 0 takes part with 2, 4, 6, on hosts 0, 1.")
+    expect(strip).to_contain_text("Device 0 takes part with devices 2, 4, 6, on hosts 0, 1.")
     expect(page.locator('.sv-chip.sv-participates[data-axis="data"]')).to_have_count(1)
     page.get_by_label("Devices", exact=True).focus()
     for key in ("ArrowRight", "ArrowRight", "Enter"):
@@ -238,7 +238,7 @@ def test_a_row_of_all_layers_expands_with_the_mouse_and_the_keys(page, tmp_path)
 def test_collectives_of_a_compile_name_its_devices_beside_least_times_of_the_plan(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     headline = page.get_by_role("group", name="Least time")
-    expect(headline).to_contain_text("TPU v5e 2×4, by the plan")
+    expect(headline).to_contain_text("TPU v5e 2×4, from the plan")
     compiled = f"compiled for {REPORT.target}"
     open_tab(page, "Collectives")
     table = page.locator(".sv-ctable")
@@ -250,10 +250,10 @@ def test_collectives_of_a_compile_name_its_devices_beside_least_times_of_the_pla
     expect(strip).to_contain_text(compiled)
     # The bar of the headline opens the collectives that it adds up.
     headline.locator(".sv-hbar").first.click()
-    expect(table).to_contain_text("by the plan")
+    expect(table).to_contain_text("from the plan")
     assert len(rows(page)) == len(PLAN.collectives)
     page.locator(".sv-crow").first.click()
-    expect(strip).to_contain_text("by the plan")
+    expect(strip).to_contain_text("from the plan")
     page.get_by_role("button", name="From partitioned to compiled").click()
     expect(page.locator(".sv-ctable th").last).to_have_text(f"from partitioned to {compiled}")
 

@@ -276,7 +276,7 @@ def test_program_opens_with_the_headline_and_timeline_of_a_suggested_chip(page):
     kernel.made.wait(60)
     kernel.push()
     headline = page.get_by_role("group", name="Least time")
-    expect(headline).to_contain_text("on TPU v5e 2×4, by the plan")
+    expect(headline).to_contain_text("on TPU v5e 2×4, from the plan")
     expect(headline).to_contain_text(re.compile("needs about .* of 16 GiB"))
     expect(headline.locator(".sv-hbar")).to_have_count(3)
     expect(page.get_by_role("tab", name="Timeline")).to_have_attribute("aria-selected", "true")

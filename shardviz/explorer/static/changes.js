@@ -41,7 +41,7 @@ export class ChangesList {
     this.node.hidden = data.of !== this.of;
     if (this.node.hidden) return;
     const { words, rows, notes } = /** @type {Changes} */ (data);
-    const statusText = current ? words : "For the program or target before the last edit.";
+    const statusText = current ? words : "From before the last edit of the program or target.";
     const status = h("div", { class: "sv-muted", role: "status", text: statusText });
     const parts = rows.map((row, i) => this.row(row, i, live && current));
     const title = h("summary", { text: `Tried and rejected: ${notes.length}` });

@@ -4,7 +4,7 @@
 import { ChangesList } from "./changes.js";
 import { stageWords, tagsOf } from "./collectives.js";
 import { button, fill, h, setText, toggle } from "./dom.js";
-import { listed, onHosts } from "./highlight.js";
+import { named, onHosts } from "./highlight.js";
 import { OUT_OF_DATE } from "./stages.js";
 
 /** @import { Stages } from "./stages.js" */
@@ -91,7 +91,7 @@ export class ChosenCollective {
     const positions = highlight.participants(at);
     const otherIds = positions.filter((other) => other !== at).map((other) => ids[other]);
     const where = onHosts(highlight, otherIds.length ? positions : []);
-    const with_ = (otherIds.length ? listed(otherIds) : "no other") + (where && `,${where}`);
+    const with_ = (otherIds.length ? named(otherIds) : "no other device") + (where && `,${where}`);
     const words = `Device ${ids[at]} takes part with ${with_}.`;
     setText(this.participants, positions.length ? words : "Which devices take part is unknown.");
   }

@@ -53,7 +53,7 @@ const AS_PLANNED = "as planned";
 const LABEL = "Collectives";
 const NONE_NEEDED = "No collectives: no device needs another's data.";
 const NONE_BEFORE =
-  "No collectives before the last edit; nothing is known of the program as it is now.";
+  "No collectives before the last edit; those of the current program are not known.";
 
 export class CollectivesPanel {
   /** @param {import("./program_panel.js").ProgramPanel} program */
@@ -204,7 +204,7 @@ export class CollectivesPanel {
   comparison(data) {
     const [from, to] = this.shown.split("-").map((n) => Number(n) - 1);
     if (!changeBetween(data, from, to)) {
-      return [mutedNote(`This needs both stages. ${stateText(data, to)}`)];
+      return [mutedNote(`The comparison needs both stages. ${stateText(data, to)}`)];
     }
     const changes = data.changes.filter((c) => c.between[0] === from && c.between[1] === to);
     if (!changes.length) return [mutedNote("Neither stage has collectives.")];
@@ -292,7 +292,7 @@ export function tagsOf({ axes: numbers }, axes) {
 
 /** Names a stage, and the devices that it was compiled for. @param {Stages} data @param {number} stage */
 export function stageWords({ headline }, stage) {
-  return stage ? `${STAGE_NAMES[stage + 1]} for ${headline.where}` : "by the plan";
+  return stage ? `${STAGE_NAMES[stage + 1]} for ${headline.where}` : "from the plan";
 }
 
 /** Explains why a stage has no collectives to show. @param {Stages} data @param {number} stage */

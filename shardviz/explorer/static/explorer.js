@@ -129,10 +129,10 @@ class Page {
     };
     /** @type {import("./views.js").OneView[]} */
     const tabs = [
-      { name: "Layout", node: layout, words: "What is where" },
+      { name: "Layout", node: layout, words: "Which device holds what" },
       { name: "Rules", node: rules, words: "Why a dimension is split or not" },
       { name: "Model", node: model, words: "All leaves" },
-      { name: "Program", node: this.program.node, words: "Stages and what is known of them" },
+      { name: "Program", node: this.program.node, words: "The stages of the program" },
     ];
     const views = new Views(tabs, (name) => this.opened(name));
     views.node.append(this.problems.node, this.compare.pin, this.bar.actions);

@@ -244,7 +244,7 @@ export function readQuery(query, highlight, point) {
   const wrong = index.findIndex((i, dim) => i >= counts[dim] * shard[dim]);
   if (wrong >= 0) {
     const size = (counts[wrong] * shard[wrong]).toLocaleString("en");
-    return message(`Dimension ${wrong} of ${name} has the size ${size}`);
+    return message(`Dimension ${wrong} of ${name} has size ${size}`);
   }
   const group = index.reduce((all, i, dim) => all * counts[dim] + Math.floor(i / shard[dim]), 0);
   const holders = highlight.holders(array, group).map((at) => highlight.ids[at]);

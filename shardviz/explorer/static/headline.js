@@ -90,7 +90,7 @@ export class Headline {
       const stripes = colours.map((colour) => h("i", { style: { "--sv-axis-colour": colour } }));
       return h("i", { style: { flex: `${part} 0 0` } }, ...stripes);
     });
-    const title = `${words}. Shows the longest.`;
+    const title = `${words}. Click to show the longest.`;
     const node = button("", () => this.program.openPart(name), {
       class: "sv-plain sv-hbar",
       "aria-label": words,

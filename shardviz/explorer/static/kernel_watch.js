@@ -7,7 +7,7 @@ import { copyButton, h, setText } from "./dom.js";
 const SILENT_MS = 2600; // without beats for this long, the kernel counts as stopped
 const LOOK_MS = 400;
 const GONE = "Kernel stopped. View only.";
-const UNANSWERED = "No kernel has answered yet. View only until one does; else run the cell again.";
+const UNANSWERED = "No kernel has answered yet: view only. If none answers, run the cell again.";
 const COPY = "Copy code to reopen";
 
 export class KernelWatch {

@@ -46,7 +46,7 @@ import { OUT_OF_DATE } from "./stages.js";
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
 const LINES = 4; // grid lines of the chart
 const MOST_ALIVE = 16; // rows; Python sends at least this many buffers of each moment
-const NOT_COMPILED = "Not compiled yet: a compile says what each device holds.";
+const NOT_COMPILED = "Not compiled yet: a compile shows what each device holds.";
 
 export class MemoryPanel {
   /** @param {import("./program_panel.js").ProgramPanel} program */
@@ -146,7 +146,7 @@ export class MemoryPanel {
     const moment = h("div", { class: "sv-muted sv-cut", role: "status", title: text, text });
     fill(this.list, moment, ...listed.map((buffer) => this.row(buffer)));
     if (unlisted > 0)
-      this.list.append(mutedNote(`Smaller buffers: ${bytesText(unlisted)} in all.`));
+      this.list.append(mutedNote(`Smaller buffers: ${bytesText(unlisted)} in total.`));
   }
 
   /** A row for a buffer. When expanded, it shows details, and the chart shows the buffer's

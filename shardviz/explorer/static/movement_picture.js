@@ -77,7 +77,7 @@ export class MovementPicture {
       this.moving,
     );
     const every = boxes.map((_, device) => steps.holdsText(step, device));
-    this.node.setAttribute("aria-label", `After ${step} steps. ${every.join(". ")}`);
+    this.node.setAttribute("aria-label", `After step ${step}. ${every.join(". ")}`);
   }
 
   /** @param {Box} box @param {number} device @param {boolean} sends whether to hide the chunks that the next step sends */

@@ -21,7 +21,7 @@ import { besideView } from "./views.js";
  *   plan: import("./plan_data.js").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
-const MEASURE = "Measure: a run also times each operation, for a lane of the Timeline tab";
+const MEASURE = "Measure: a run also times each operation; the Timeline tab shows the times";
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
 
 export class ProgramPanel {

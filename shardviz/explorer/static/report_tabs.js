@@ -40,7 +40,7 @@ import { OUT_OF_DATE, isCurrent } from "./stages.js";
  *   {nesting: string[]}} EffectRow
  */
 
-const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
+const ONLY_COMPILES = "The target is not attached, so programs can compile for it but not run.";
 
 /** Result of a check -> symbol, style and name. @type {Record<string, string[]>} */
 const MARKS = {
@@ -71,8 +71,8 @@ function checksTab({ state, times, checks, error, passed, effects }, noRun) {
   const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
   if (passed) parts.push(h("p", null, h("b", { text: passed })));
   else if (!error) {
-    const progress = hasReport ? "Compiled, and nothing was executed. " : "Not run yet. ";
-    const how = "Press Run to compare the prediction with what happens.";
+    const progress = hasReport ? "Compiled, but not run. " : "Not run yet. ";
+    const how = "Press Run to compare the prediction with a real run.";
     parts.push(mutedNote(progress + (noRun ? ONLY_COMPILES : how)));
   }
   parts.push(...effectsPart(effects));

@@ -218,7 +218,7 @@ export class RuleTable {
     const handle = h("span", {
       class: "sv-number",
       text: String(index + 1),
-      title: "Drag to reorder; in the text, Alt and arrows move a line",
+      title: "Drag to reorder; in the text, Alt and an arrow key move a line",
       on: { pointerdown: (e) => this.drag(e, index) },
     });
     const won = named?.wins ? (named.fails ? " sv-named sv-fails" : " sv-named sv-wins") : "";

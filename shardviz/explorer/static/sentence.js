@@ -50,7 +50,7 @@ export class Sentence {
     const { pointing } = this.highlight;
     if (array?.problem) return [bold(array.name), " cannot be laid out. ", array.problem];
     if (pointing?.kind === "device") return this.deviceWords(view, array, pointing.at);
-    if (!array) return ["The program takes no arrays: it makes what it works on."];
+    if (!array) return ["The program takes no arrays: it creates its own."];
     if (pointing) return this.blockWords(view.arrays[pointing.array], pointing);
     return arrayWords(array);
   }
@@ -100,7 +100,7 @@ function arrayWords({ name, blocks = 1, replicas = 1, shard = [], shardBytes = "
   const count = `${blocks.toLocaleString("en")} blocks`;
   const holders =
     replicas === 1
-      ? "every device holds its own"
+      ? "every device holds a different one"
       : `${replicas.toLocaleString("en")} devices hold each`;
   const shape = code(`[${shard.join(", ")}]`);
   return [bold(name), ` is split into ${count} of `, shape, `, ${shardBytes} each; ${holders}.`];

@@ -300,7 +300,7 @@ export class TimelinePanel {
     if (!bar || !data)
       return fill(
         chosen,
-        mutedNote("Choose a bar to see what bounds it: by a click, or with the arrow keys."),
+        mutedNote("Choose a bar, by clicking or with the arrow keys, to see what bounds it."),
       );
     option.setAttribute("aria-label", bar.title);
     option.setAttribute("aria-posinset", String(this.at + 1));

@@ -31,7 +31,7 @@ export function valueBadges(plan, { region, trips, members }) {
   const { uncovered, first } = plan.totals(members);
   if (uncovered) {
     const text = members.length > 1 ? `${uncovered} not covered` : "not covered";
-    const why = first?.note || "the propagation did not look into it";
+    const why = first?.note || "propagation did not cover it";
     badges.push(badge(text, why, "sv-uncovered"));
   }
   return badges;
@@ -117,7 +117,7 @@ function shardingCell({ dims, spec, unreduced }) {
   const split = dims.some((dim) => dim.length);
   const tags = dims.flatMap((dim) => (dim.length ? axisTags(dim) : h("span", { text: "–" })));
   const sums = unreduced.map(([axis, kind]) =>
-    badge(`${kind === "sum" ? "Σ" : kind} ${axis}`, `a partial ${kind} on each device of ${axis}`),
+    badge(`${kind === "sum" ? "Σ" : kind} ${axis}`, `each device has a partial ${kind}`),
   );
   const about = { "aria-label": words, title: `${spec}: ${words}` };
   return cell("sv-vdims", [...(split ? tags : []), ...sums], about);

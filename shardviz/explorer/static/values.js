@@ -20,8 +20,8 @@ const MOST_ARGUMENTS = 40; // with at most this many arguments, their group star
 const LISTED_ESTIMATES = 5;
 const NO_PLAN = "There is no plan yet: the program is planned once you pause editing.";
 const HOW_PICK =
-  "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape ends the" +
-  " choice.";
+  "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape clears" +
+  " the choice.";
 let panels = 0;
 
 export class ValuesPanel {

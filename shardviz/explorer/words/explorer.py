@@ -44,7 +44,7 @@ TITLES = {
 
 
 #: Tooltip of a running process group: its numbers of processes and devices.
-RUNNING_HOSTS = "{}, {} in all."
+RUNNING_HOSTS = "{}, {} in total."
 
 
 # --- the target -----------------------------------------------------------------------
@@ -96,7 +96,7 @@ def why_split(request: Request, dim: int) -> str:
         if request.spec is not None and dim < len(request.spec.dims):
             axes = request.spec.dims[dim]
         state = f"is split over {listed(axes)}" if axes else "is not split"
-        return f"Dimension {dim} {state}, as the PartitionSpec says."
+        return f"Dimension {dim} {state}, as the PartitionSpec requests."
     if request.resolution is not None:
         words = request.resolution.explain_dimension(dim)
         return words[0].upper() + words[1:]
@@ -107,7 +107,7 @@ def why_split(request: Request, dim: int) -> str:
 
 
 #: Shown for a model leaf without a spec or rules.
-UNKNOWN_SPLIT = "How it is split is unknown."
+UNKNOWN_SPLIT = "Its sharding is unknown."
 
 
 def requested(arrays: int, split: int, broken: int) -> str:
@@ -128,9 +128,8 @@ def requested_bytes(size: int, missing: int) -> str:
 
 #: Explains why a saved state opens without its function.
 LOST_FUNCTION = (
-    "A saved state holds arrays and no functions: “{}” was not restored, and only its"
-    " arrays are shown. Open it again with sv.explore(program), or choose a program"
-    " here."
+    "A saved state holds arrays but no functions, so “{}” was not restored; only its arrays"
+    " are shown. Open the program with sv.explore(program), or choose one here."
 )
 
 
@@ -165,6 +164,6 @@ def bytes_in(size: int, memory_kind: str) -> str:
 
 
 #: Error message for a panel or an intent that failed.
-FAILED = "“{}” failed, so the page still shows the state before it: {}"
+FAILED = "“{}” failed, so the page still shows the previous state. {}"
 #: Error message if the page comes from another version of shardviz.
 UNKNOWN_INTENT = "The page asked for {}, which this version of shardviz does not know."
