@@ -239,8 +239,8 @@ def _audit(options: argparse.Namespace) -> int:
         )
     if not isinstance(result, Audit):
         raise InputError(
-            f"An audit is of a state or a program; {options.what} returned none of them,"
-            f" but a {type(result).__name__}"
+            f"An audit is of a state or a program; {options.what} returned a"
+            f" {type(result).__name__}"
         )
     if options.json:
         print(json.dumps(_audit_json(result), indent=2))
@@ -392,7 +392,7 @@ def _share(typed: str) -> float:
         return float(number) / (100 if percent else 1)
     except ValueError:
         raise InputError(
-            f"--sharded is a share such as 0.98 or 98%; got {typed!r}"
+            f"--sharded must be a share, such as 0.98 or 98%; got {typed!r}"
         ) from None
 
 

@@ -133,7 +133,7 @@ class LockChecker:
                 return
             raise ContractError(
                 f"{written[file]} has written the lock {self._shown(file)} in this run,"
-                " and here it is another. Give one of them a name:"
+                " and now a different one. Give one of them a name:"
                 " shardviz_lock(program, 'name')."
             )
         if new_lock.update(file):

@@ -275,7 +275,7 @@ class Expectation:
             return lock_audit(self.subject)
         if self._plan is None:
             raise ProgramError(
-                "A report does not know all that a lock holds. Give the program."
+                "A report lacks data that a lock needs. Give the program."
             )
         report = None
         if collectives:
@@ -381,7 +381,7 @@ class Expectation:
         if report is None:
             if self._plan is None:
                 raise ProgramError(
-                    "An audit knows arrays and no collectives. Give sv.expect the"
+                    "An audit has arrays but no collectives. Give sv.expect the"
                     " program that uses them."
                 )
             return self._plan.collectives
@@ -477,7 +477,7 @@ class Expectation:
             program_bytes = needed_bytes(memory)
             if program_bytes is None:
                 raise TargetError(
-                    f"The compiler did not say how much memory {self._name} takes."
+                    f"The compiler did not report how much memory {self._name} takes."
                 )
             counted, needed, compiled_for = "compiled", program_bytes, report.target
             # A compiler rejects some programs that need less memory than the chip has.
@@ -521,7 +521,8 @@ class Expectation:
         if mesh is not None and mesh.size != topology.devices:
             raise TargetError(
                 f"The mesh has {plural(mesh.size, 'device')} and {topology} has"
-                f" {topology.devices:,}. Name hardware of as many, or use another mesh."
+                f" {topology.devices:,}. Name hardware with as many devices, or use"
+                " another mesh."
             )
         if topology.chip.device_bytes is None:
             raise TargetError(
@@ -548,7 +549,7 @@ def _arguments(plan: Plan) -> Iterator[HeldArray]:
 def _check_known(name: str, known: Collection[str], noun: str) -> None:
     """Raises a ProgramError for an unknown name, and suggests the nearest known one."""
     if name not in known:
-        raise ProgramError(f"{shown(name)} is no {noun}.{suggestion(name, known)}")
+        raise ProgramError(f"{shown(name)} is not a {noun}.{suggestion(name, known)}")
 
 
 def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:

@@ -435,7 +435,7 @@ def parse_lock(text: str, name: str = "the lock") -> Lock:
         )
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise ProgramError(
-            f"{shown(name)} is no lock of version {VERSION}."
+            f"{shown(name)} is not a lock of version {VERSION}."
             " sv.lock(program).write(path) writes one."
         ) from None
 

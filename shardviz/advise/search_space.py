@@ -108,8 +108,8 @@ def choices_of(
             variation == "rules" and program.rules is None
         ):
             raise ProgramError(
-                f"A search varies {listed(OVER)} (rules where the program has them), or"
-                f" arguments by name; got {shown(variation)}."
+                f"A search varies {listed(OVER)} (rules only if the program has them),"
+                f" or arguments given by name; got {shown(variation)}."
             )
     mesh, meshes = program.mesh, []
     axes = list(dict(_split(mesh)))

@@ -207,7 +207,7 @@ def _asked(names: Names, name: str, value: Any) -> Any:
     axes = names_of(answer)
     if answer is not None and axes is None:
         raise RuleError(
-            f"names({shown(name)}, …) is to return names such as 'embed mlp', a"
+            f"names({shown(name)}, …) must return names such as 'embed mlp', a"
             f" PartitionSpec or None; got {shown(answer)}."
         )
     # A PartitionSpec contains mesh axes, never logical names.

@@ -436,7 +436,7 @@ def audit(
     table = read_rules(rules, reader)
     if names is not None and not callable(names):
         raise LayoutError(
-            f"names= is a function of a path and an array; got {shown(names)}."
+            f"names= must be a function of a path and an array; got {shown(names)}."
         )
     tree = tree_or_table
     if not isinstance(tree, ArrayTree):

@@ -66,7 +66,7 @@ def compiled(text: str, ignores_case: bool) -> re.Pattern[str]:
     except (re.error, OverflowError, RecursionError, Warning) as error:
         why = str(error) or "it nests too deeply"
         raise RuleError(
-            f"The pattern {shown(text)} is no regular expression: {why}."
+            f"The pattern {shown(text)} is not a regular expression: {why}."
         ) from None
 
 

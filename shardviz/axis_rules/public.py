@@ -242,8 +242,8 @@ def capacity_of(
     size = topology.chip.device_bytes
     if size is None:
         raise ShardvizError(
-            f"The memory of {topology.chip.title} is not published, so that nothing can"
-            f" be compared with it; got target={shown(target)}."
+            f"The memory of {topology.chip.title} is not published, so nothing can be"
+            f" compared with it; got target={shown(target)}."
         )
     return size, topology.title, lambda: topology.size
 
@@ -288,6 +288,6 @@ def remedies(
     if isinstance(resolution, Request):
         return with_names_of_parameter(resolution, goal) or resolution.remedies(goal)
     raise LayoutError(
-        "Remedies are found for what sv.resolve returns and for a row of an Audit, as"
-        f" audit.rows[0]; got {shown(resolution)}."
+        "Remedies are found for a result of sv.resolve, or for a row of an Audit such"
+        f" as audit.rows[0]; got {shown(resolution)}."
     )

@@ -40,7 +40,7 @@ def table_in_source(text: str) -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
-        raise RuleError(f"The text is no Python{where}: {error.args[0]}.") from None
+        raise RuleError(f"The text is not Python{where}: {error.args[0]}.") from None
     source = _Source(module)
     named = list(source.tables())
     best = max((rank for rank, _, _ in named), default=0)
@@ -49,8 +49,8 @@ def table_in_source(text: str) -> Any:
         if rank == best:
             if name in source.changed:
                 raise RuleError(
-                    f"The table {name} in line {node.lineno} is a part of what the source"
-                    " computes, and nothing is evaluated. Give the whole table."
+                    f"The table {name} in line {node.lineno} is computed by the source,"
+                    " and nothing is evaluated. Give the whole table."
                 )
             table = literal_value(source.resolved(node), RuleError)
             if table not in tables:

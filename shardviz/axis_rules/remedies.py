@@ -67,8 +67,8 @@ class Wish(Fact):
             want = Spec.parse(want)
         if not isinstance(want, Spec):
             raise SpecError(
-                "What is wanted of an array is a PartitionSpec, 'split', 'split 1' or a"
-                f" size per device such as '8 MiB'; got {shown(want)}."
+                "The goal for an array must be a PartitionSpec, 'split', 'split 1' or"
+                f" a size per device such as '8 MiB'; got {shown(want)}."
             )
         if problem := rank_problem(want, len(names)):
             raise SpecError(str(problem))

@@ -128,7 +128,7 @@ def _check_patterns(rules: PathRules, dialect: PathDialect) -> None:
         first = first_index.setdefault(rule.pattern, index)
         if dialect.unique_patterns and first != index:
             raise RuleError(
-                f"The key {shown(rule.pattern)} is there twice, in rules {first + 1} and"
+                f"The key {shown(rule.pattern)} occurs twice, in rules {first + 1} and"
                 f" {index + 1}; a LayoutMap has each key once. Take one of them out."
             )
 
@@ -258,7 +258,7 @@ def read_yaml(text: str) -> Any:
         mark, why = attribute(error, "problem_mark"), attribute(error, "problem")
         where = clause(" in line {}", mark and mark.line + 1)
         why = why or "it holds or nests what cannot be read"
-        raise RuleError(f"The text is no YAML: {why}{where}.") from None
+        raise RuleError(f"The text is not YAML: {why}{where}.") from None
     if value is None:
         raise RuleError("The YAML is empty.")
     if isinstance(value, dict):
@@ -282,7 +282,7 @@ def _first_document(yaml: Any, text: str) -> Any:
             return None
         document = loader.get_node()
         if "*" in text and _size(document, {}) > MAX_TEXT:
-            raise ValueError("aliases that stand for too much")
+            raise ValueError("aliases that expand to too much text")
         return loader.construct_document(document)
     finally:
         loader.dispose()

@@ -33,7 +33,7 @@ class Idle(Fact):
         rule: the rule or pattern.
 
     >>> print(RuledBefore(Rule("embed", ("data",)), (2,)))
-    never fires: rule 3 decides every dimension 'embed' first
+    never fires: rule 3 decides every dimension named 'embed' first
     """
 
     code: ClassVar[str]

@@ -378,8 +378,9 @@ def _check_no_call(text: str, error: type[ShardvizError], where: str = "") -> No
     """Rejects function calls, which big_vision uses to split arrays by shape."""
     if _CALL.fullmatch(text) and not _SPEC_CALL.match(text):
         raise error(
-            f"{where}{shown(text)} is no mesh axis but a function of each array's shape."
-            " Give what it makes of the arrays: sv.audit reads their own shardings."
+            f"{where}{shown(text)} is not a mesh axis but a function of each array's"
+            " shape. Apply it, and give the resulting arrays: sv.audit reads their own"
+            " shardings."
         )
 
 

@@ -133,7 +133,7 @@ class MeshSpec(Displayed):
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(
-            f"A MeshSpec does not change; make another for its {name}."
+            f"A MeshSpec cannot be changed; create another one to set its {name}."
         )
 
     def replace(self, **changes: Any) -> MeshSpec:
@@ -282,7 +282,7 @@ class MeshSpec(Displayed):
         sizes = tuple(int(i.max()) - int(i.min()) + 1 for i in coordinates)
         if math.prod(sizes) != local.size:
             raise MeshError(
-                f"The {plural(local.size, 'device')} of process {process} form no"
+                f"The {plural(local.size, 'device')} of process {process} do not form a"
                 " contiguous block of the mesh: the smallest block around them is"
                 f" {'×'.join(map(str, sizes))} and holds devices of other processes."
                 " Order the mesh so that each process fills a block."
@@ -554,13 +554,13 @@ def filled_sizes(
         return tuple(sizes)
     if len(sizes) - len(fixed) > 1:
         raise MeshError(
-            "One axis of a mesh may have the size -1, for the devices that are left; got"
+            "One axis of a mesh may have the size -1, for all remaining devices; got"
             f" {shown(tuple(sizes))}."
         )
     if count_devices is None:
         raise MeshError(
-            "The size -1 stands for the devices that are left, and nothing says how many"
-            " devices there are. Write the size."
+            "The size -1 stands for all remaining devices, but the number of devices"
+            " is unknown. Write the size."
         )
     used = math.prod(check_size(n, "The size of an axis") for n in fixed)
     total = count_devices()

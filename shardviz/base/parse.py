@@ -47,9 +47,9 @@ def read_text_file(path: Path, most: int) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise ValueError("is no text in UTF-8") from None
+        raise ValueError("is not UTF-8 text") from None
     if "\0" in text:
-        raise ValueError("is no text in UTF-8")
+        raise ValueError("is not UTF-8 text")
     return text
 
 
@@ -68,7 +68,7 @@ def check_name(name: object, noun: str, error: type[ShardvizError] = MeshError) 
             return str(name)  # converts numpy's str_, whose repr differs
     if isinstance(name, str) and len(name) > MAX_NAME:
         raise error(
-            f"The name of {noun} has {len(name):,} letters; at most {MAX_NAME}, please."
+            f"The name of {noun} has {len(name):,} letters; the limit is {MAX_NAME}."
         )
     raise error(
         f"The name of {noun} must be printable text without blanks around it;"

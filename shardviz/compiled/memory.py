@@ -185,7 +185,7 @@ class MemoryPeak(Fact):
     >>> peak.source
     'mlp.py:31'
     >>> print(peak)
-    Peak 3 KiB at mlp.py:31, backward: 3 KiB are saved for the backward pass.
+    Peak 3 KiB at mlp.py:31, backward: 3 KiB is saved for the backward pass.
     """
 
     bytes: int

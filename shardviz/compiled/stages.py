@@ -178,7 +178,7 @@ class Stages(Displayed):
         for stage in self.all:
             if stage.name == name:
                 return stage
-        raise ProgramError(f"{shown(name)} is no stage.{suggestion(name, STAGES)}")
+        raise ProgramError(f"{shown(name)} is not a stage.{suggestion(name, STAGES)}")
 
     def between(self, before: str, after: str) -> Comparison:
         """Compares the collectives of two stages.

@@ -82,7 +82,7 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
         page = _numbers(dims)
         if len(page) != 2 or page[0] == page[1] or max(page) >= layout.rank:
             raise LayoutError(
-                f"A page shows two dimensions of the array's {layout.rank}; got"
+                f"A page shows two of the array's {layout.rank} dimensions; got"
                 f" {shown(dims)}. Write dims=(0, 1)."
             )
     hidden = [dim for dim in range(layout.rank) if dim not in page]
@@ -204,10 +204,10 @@ def check_drawable(layout: Layout) -> None:
     """
     if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
         raise LayoutError(
-            f"The shard indices split the array into {layout.num_blocks:,} blocks, of"
-            f" which {plural(layout.mesh.size, 'device')} hold a few; at most"
-            f" {MOST_BLOCKS:,} can be drawn. Read the shard indices from layout.starts and"
-            " layout.stops."
+            f"The shard indices split the array into {layout.num_blocks:,} blocks, and"
+            f" {plural(layout.mesh.size, 'device')} hold some of them; at most"
+            f" {MOST_BLOCKS:,} can be drawn. Read the shard indices from layout.starts"
+            " and layout.stops."
         )
 
 

@@ -14,8 +14,8 @@ COST_UNKNOWN = "its cost is not known"
 PART = "part of the program"
 OPERATION = "operation, before XLA fuses it"
 MEASURED = "measured times"
-DIFFERENCES = "measured per call, and the least time, by their difference:"
-LONGEST = "measured per call, the longest first (no least times of these devices):"
+DIFFERENCES = "measured time per call and least time, largest difference first:"
+LONGEST = "measured time per call, longest first (no least times for these devices):"
 OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
 
 
@@ -103,7 +103,7 @@ def other_patterns(numbers: str) -> str:
     return f"patterns that do not match, or not shown: {numbers}"
 
 
-SPLIT_UNKNOWN = "How it is split is unknown."
+SPLIT_UNKNOWN = "Its sharding is unknown."
 
 
 def spec_overrides(spec: object) -> str:
@@ -119,7 +119,7 @@ def largest_values_first(count: int) -> str:
     """Explains the order of the values in a long plan, and how to show all of them."""
     return (
         "The values with the largest estimated collectives come first, then those that"
-        f" take the most of each device. limit={count} shows all, in the order of the"
+        f" take the most memory on each device. limit={count} shows all, in the order of the"
         " program."
     )
 
@@ -140,7 +140,7 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
 
 def tile_of_devices(length: int, by_host: bool) -> str:
     """Explains that each tile represents many devices."""
-    text = f"Each tile is {length:,} neighbouring devices, coloured as the first."
+    text = f"Each tile is {length:,} neighbouring devices, in the colour of the first."
     if by_host:
         text += " There are too many to arrange them host by host."
     return text
@@ -172,7 +172,7 @@ def hosts_in_order(hosts: str, each: int) -> str:
 
 def tile_of_blocks(count: int) -> str:
     """Explains that each tile represents many blocks."""
-    return f"Each tile is {count:,} blocks, coloured as the first."
+    return f"Each tile is {count:,} blocks, in the colour of the first."
 
 
 def edge_words(layout: Layout, dim: int, logical: str | None) -> tuple[str, ...]:

@@ -318,7 +318,7 @@ def report(lesson: int | str | None = None) -> Marks:
     >>> exercises.report()
     exercise       answers  right  hints  solution seen
     arrays/memory        1  no         1  no
-    Right: 0 of 1 begun.
+    Right: 0 of 1 begun exercise.
     >>> exercises.reset()
     """
     return _PROGRESS.report(names(lesson))

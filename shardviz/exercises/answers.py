@@ -137,7 +137,8 @@ def read_layout(answer: Answer, array: ArraySpec, mesh: MeshSpec) -> Layout:
     """
     if isinstance(answer, Layout) and answer.shape != array.shape:
         raise Wrong(
-            f"Your layout is of shape {answer.shape}; {array.name} has {array.shape}."
+            f"Your layout has shape {answer.shape}, but {array.name} has shape"
+            f" {array.shape}."
         )
     return lay_out(array.shape, read_spec(answer, array, mesh), mesh, array.dtype)
 
@@ -470,5 +471,7 @@ def same_names(names: set[str], right: Collection[str]) -> str:
     if len(names) < len(right):
         if not names:
             raise Wrong("Your answer has no names.")
-        raise Wrong(f"You name {len(names)}, which are right, but not all.")
+        raise Wrong(
+            f"The {len(names)} that you name are right, but others are missing."
+        )
     return words.lists(names)

@@ -47,7 +47,7 @@ class Marks:
     >>> print(exercises.Marks((exercises.Mark("arrays/memory", tried=2, right=True, hints=1),)))
     exercise       answers  right  hints  solution seen
     arrays/memory        2  yes        1  no
-    Right: 1 of 1 begun.
+    Right: 1 of 1 begun exercise.
     """
 
     marks: tuple[Mark, ...]

@@ -76,8 +76,8 @@ LOCKED_ALREADY = (
 def locked(hashed: str) -> str:
     """Describes a lock, and how to hide solutions in other people's notebooks."""
     return (
-        "Solutions are hidden until exercises.unlock(word). To hide them in a notebook of"
-        f" others, write exercises.lock(hashed={hashed!r}), which does not show the word."
+        "Solutions are hidden until exercises.unlock(word). To hide them in someone"
+        f" else's notebook, write exercises.lock(hashed={hashed!r}), which does not show the word."
     )
 
 
@@ -88,7 +88,7 @@ def not_the_word(word: str) -> str:
 
 def no_word(word: str) -> str:
     """The error of `lock` and `unlock` for empty text or another type."""
-    return f"A word is text that is not empty; got {word}."
+    return f"The word must be a non-empty string; got {word}."
 
 
 def marks_table(marks: Iterable[tuple[str, int, bool, int, bool]]) -> str:
@@ -111,7 +111,9 @@ def marks_table(marks: Iterable[tuple[str, int, bool, int, bool]]) -> str:
         lines.append(
             f"{name:{width}}  {tried:>7}  {is_right:5}  {hints:>5}  {solution}"
         )
-    return "\n".join([*lines, f"Right: {right} of {len(rows) - 1} begun."])
+    return "\n".join(
+        [*lines, f"Right: {right} of {plural(len(rows) - 1, 'begun exercise')}."]
+    )
 
 
 _YES = {True: "yes", False: "no"}
@@ -123,15 +125,14 @@ def says(layout: Layout) -> str:
     >>> from shardviz.base.layout import lay_out
     >>> from shardviz.base.mesh import MeshSpec
     >>> print(says(lay_out((8, 4), Spec.parse("x"), MeshSpec(("x", "y"), (4, 2)))))
-    With P('x') each device holds a shard of [2, 4], 32 B, and 2 devices hold each shard.
+    With P('x'), each device holds a [2, 4] shard (32 B), and 2 devices hold each shard.
     """
     replicas = "no two devices hold the same shard"
     if layout.replicas > 1:
         replicas = f"{plural(layout.replicas, 'device')} hold each shard"
     return (
-        f"With {layout.spec or 'it'} each device holds a shard of"
-        f" {list(layout.shard_shape)}, {bytes_text(layout.bytes_per_device)}, and"
-        f" {replicas}."
+        f"With {layout.spec or 'it'}, each device holds a {list(layout.shard_shape)} shard"
+        f" ({bytes_text(layout.bytes_per_device)}), and {replicas}."
     )
 
 
@@ -153,7 +154,7 @@ def takes(path: str, spec: Spec | None, size: int, mesh: object, arrays: int) ->
     if arrays == 1:
         return f"{path} becomes {spec}, {per_device}."
     return (
-        f"On {mesh} the arrays take {per_device}; the largest there is {path}, split"
+        f"On {mesh}, the arrays take {per_device}; the largest is {path}, split as"
         f" {spec}."
     )
 
@@ -166,7 +167,7 @@ def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
 def serves(batch: int, used: int, memory: int) -> str:
     """Describes the memory used on each device to serve a batch of sequences."""
     return (
-        f"With {batch:,} sequences each device holds {bytes_text(used)} of"
+        f"With {batch:,} sequences, each device holds {bytes_text(used)} of"
         f" {bytes_text(memory)}."
     )
 
@@ -179,7 +180,7 @@ def lists(names: Iterable[str]) -> str:
 def contract(good: str, bad: str) -> str:
     """Quotes a test's messages for a good and a bad audit; `""` if a test passed."""
     return (
-        f"For the good audit your test raises {good or 'nothing'}, for the bad one"
+        f"For the good audit, your test raises {good or 'nothing'}; for the bad one, it raises"
         f" {bad or 'nothing'}."
     )
 

@@ -511,7 +511,7 @@ def find_chip(name: str, platform: str = "") -> Chip:
     if chip is None or chip.name not in names:
         kind = {"tpu": "TPU", "gpu": "GPU"}.get(platform, "chip")
         raise TargetError(
-            f"No figures of a {kind} {shown(name)} here.{suggestion(key, names)}"
+            f"No data is available for a {kind} {shown(name)}.{suggestion(key, names)}"
         )
     return chip
 

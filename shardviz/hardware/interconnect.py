@@ -611,9 +611,9 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     if mesh.size == topology.devices and mesh.ids_are_positions:
         return order
     raise TargetError(
-        f"The mesh {mesh} has {plural(mesh.size, 'device')} that are not those of"
-        f" {topology}, which has {topology.devices:,}. Take a mesh of"
-        f" {topology.devices:,} devices, or a topology of {mesh.size:,}."
+        f"Not all {plural(mesh.size, 'device')} of the mesh {mesh} are in {topology}, which"
+        f" has {topology.devices:,}. Use a mesh of {topology.devices:,} devices, or a"
+        f" topology of {mesh.size:,}."
     )
 
 

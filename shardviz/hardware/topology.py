@@ -80,8 +80,9 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
     name = f"{chip.platform}:{chip.name}"
     if math.prod(shape) * slices > MAX_CHIPS:
         raise TargetError(
-            f"At most {MAX_CHIPS:,} chips are described; got"
-            f" {shown(math.prod(shape) * slices)}. Take fewer slices or a smaller shape."
+            f"A topology can have at most {MAX_CHIPS:,} chips; got"
+            f" {shown(math.prod(shape) * slices)}. Take fewer slices or a smaller"
+            " shape."
         )
     if chip.platform == "gpu":
         most = chip.host_shape[0]
@@ -153,8 +154,8 @@ def _from_cloud(text: str) -> Topology | None:
         topology = even_topology(chip, count // chip.tensor_cores)
     if topology is None:
         raise _misread(
-            f"{shown(text.strip())} would be {count:,} {counted} of {chip.title}, and there is no"
-            f" slice of as many."
+            f"{shown(text.strip())} would be {count:,} {counted} of {chip.title}, and"
+            " no slice has that many."
         )
     return topology
 
@@ -289,7 +290,7 @@ class Topology(Displayed):
         if platform not in ("tpu", "gpu"):
             hint = suggestion(platform, ("tpu", "gpu"))
             raise _misread(
-                f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint}"
+                f"A topology is for a tpu or a gpu, not {shown(platform)}.{hint}"
             )
         chip = find_chip(match["chip"].strip(), platform)
         shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))

@@ -68,8 +68,8 @@ def _neighbours(sizes: tuple[int, ...], mesh: MeshSpec) -> list[tuple[str, ...]]
             product *= length
         if product != size:
             raise SpecError(
-                f"An axis of {size} devices in its mesh_mapping is no product of"
-                f" neighbouring axes of the mesh ({mesh}). Give the mesh axes of such"
+                f"An axis of {size} devices in its mesh_mapping is not a product of"
+                f" neighbouring axes of the mesh ({mesh}). Give the mesh axes these"
                 " sizes, in this order."
             )
         groups.append(tuple(group))

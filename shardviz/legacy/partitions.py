@@ -159,7 +159,7 @@ def parts_in(prefix: PyTree, argument: str) -> list[Parts]:
     for leaf in jax.tree.leaves(prefix, is_leaf=is_partition):
         if not is_partition(leaf):
             raise ProgramError(
-                f"{argument} holds {shown(leaf)}, which is no Parts. Write"
+                f"{argument} holds {shown(leaf)}, which is not a legacy.Parts. Write"
                 " legacy.Parts(2, 1) for 2 parts along the first of two dimensions,"
                 " None for an array that is replicated, or containers of these."
             )

@@ -193,7 +193,7 @@ class ShardingSpec(Displayed):
         if self.num_devices > MAX_DEVICES:
             raise SpecError(
                 f"{shown(self, 100)} asks for {self.num_devices:,} devices; at most"
-                f" {MAX_DEVICES:,}, please."
+                f" {MAX_DEVICES:,} are allowed."
             )
 
     def _draw_(self, title: str | None = None) -> Any:

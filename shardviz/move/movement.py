@@ -207,9 +207,9 @@ class Movement(Displayed):
     def _listed(self) -> tuple[np.ndarray, np.ndarray]:
         if self.start is None or self.end is None:
             raise ProgramError(
-                f"What each of {self.size:,} devices has is not listed; at most"
-                f" {MOST_LISTED} are. Take a smaller group: every device of a larger one"
-                " does the same."
+                f"The data of {self.size:,} devices is not listed; the limit is"
+                f" {MOST_LISTED} devices. Use a smaller group: every device of a larger"
+                " one does the same."
             )
         return self.start, self.end
 

@@ -175,7 +175,8 @@ def check_kind(kind: Any) -> None:
     kinds = (*REGULAR, PERMUTE)
     if kind in KINDS and KINDS[kind].route is Route.UNKNOWN:
         raise ProgramError(
-            "What a ragged exchange sends is known only when it runs, so it has no steps here."
+            "The data that a ragged exchange sends is known only when it runs, so it"
+            " has no steps here."
         )
     if kind not in kinds:
         raise ProgramError(

@@ -139,8 +139,9 @@ def process_rows(layout: Layout) -> ProcessRows:
     """
     if layout.spec is not None and layout.spec.unreduced:
         raise LayoutError(
-            f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))} holds"
-            " partial results, which no loader yields. Give a spec without unreduced."
+            f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))}"
+            " holds partial results, which no loader provides. Give a spec without"
+            " unreduced."
         )
     mesh = layout.mesh
     # int64 [devices]: the index of each device's process in `mesh.processes`.

@@ -120,8 +120,9 @@ class Reshard(Displayed, Fact):
         count = len(self.device_ids)
         if count > MOST_DENSE:
             raise LayoutError(
-                f"A matrix of {count:,} × {plural(count, 'device')} is not made; it is for"
-                f" at most {MOST_DENSE:,}. Take .sends, which lists the pairs that send."
+                f"A matrix of {count:,} × {plural(count, 'device')} is too large; the"
+                f" limit is {MOST_DENSE:,}. Use .sends, which lists the pairs that"
+                " send."
             )
         source, target, amount = self.sends.T
         flat = _summed_at(source * count + target, amount, count * count)
@@ -461,8 +462,8 @@ def _nearest_holders(
         served[unserved[has_holder]] = True
     if not served.all():
         raise LayoutError(
-            "No device holds a part of the array in the first layout, so nobody can send it. Begin"
-            " with a layout whose blocks cover the array."
+            "No device holds a part of the array in the first layout, so no device can"
+            " send it. Begin with a layout whose blocks cover the array."
         )
     return source
 

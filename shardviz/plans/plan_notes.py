@@ -30,7 +30,7 @@ class OpaqueCall(PlanNote):
         target: the name of the custom call.
 
     >>> print(OpaqueCall("lapack_sgetrf_ffi"))
-    It calls lapack_sgetrf_ffi, which XLA does not look into.
+    It calls lapack_sgetrf_ffi, whose code XLA cannot see.
     """
 
     target: str
@@ -206,7 +206,7 @@ class AfterStep(PlanNote):
 
 @dataclass(frozen=True)
 class UntriedPasses(PlanNote):
-    """This jaxlib's Shardy has passes that shardviz has not been tried with.
+    """This jaxlib's Shardy has passes that shardviz has not been tested with.
 
     Attributes:
         run: the passes that were run for the plan.
@@ -214,8 +214,8 @@ class UntriedPasses(PlanNote):
             because they failed, or because they run after the propagation.
 
     >>> print(UntriedPasses(("sdy-new-pass",), ()))
-    shardviz has not been tried with all passes of this jaxlib's Shardy. The plan ran
-    sdy-new-pass, and may differ from what XLA does.
+    shardviz has not been tested with all passes of this jaxlib's Shardy. It ran
+    sdy-new-pass, so the plan may differ from what XLA does.
     """
 
     run: tuple[str, ...]

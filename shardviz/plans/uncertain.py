@@ -19,10 +19,10 @@ class Uncertain(Fact):
     Attributes:
         code: one of `KINDS`: `"along"` (the operation reads other devices' elements
             along a split dimension), `"call"` (the operation needs all of its
-            operands), `"indices"` (the operation reads or writes at indices),
+            operands), `"indices"` (the operation reads or writes elements by index),
             `"product"` (a matrix product would use a mesh axis for two dimensions),
             `"result"` (the result must have another sharding than the operands imply),
-            or `"move"` (a value is moved several times, or in several steps).
+            or `"move"` (a value is moved more than once, or in several steps).
         axes: the mesh axes for which the estimate is uncertain.
         op: the operation, as StableHLO names it.
 

@@ -95,8 +95,9 @@ class Program(Displayed):
         unique_names(self.arrays)
         if self.tree is not None and self.tree.num_leaves != len(self.arrays):
             raise ProgramError(
-                f"The arguments have {plural(self.tree.num_leaves, 'leaf', 'leaves')} and"
-                f" {plural(len(self.arrays), 'array')} were given. Give one array a leaf."
+                f"The arguments have {plural(self.tree.num_leaves, 'leaf', 'leaves')}"
+                f" and {plural(len(self.arrays), 'array')} were given. Give one array"
+                " per leaf."
             )
 
     def replace(self, **changes: Any) -> Program:

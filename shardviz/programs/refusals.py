@@ -26,7 +26,7 @@ class TypeEdit(Fact):
             compiled.
 
     >>> print(CastOperands((1,), ("x",)))
-    jax.lax.pcast(..., ('x',), to='varying') of operand 1
+    jax.lax.pcast(..., ('x',), to='varying') on operand 1
     """
 
     bytes: int | None = None

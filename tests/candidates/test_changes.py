@@ -306,7 +306,7 @@ def test_a_constraint_of_an_argument_is_what_it_would_be_in_the_code() -> None:
     reports = [sv.compile(one, target="cpu:8") for one in (tried, plain.replace(fn=written))]
     sent = [sorted((c.kind, c.bytes_in_all) for c in r.collectives or ()) for r in reports]
     assert sent[0] == sent[1] != []
-    assert str(made) == "Constrain argument x to P('data', None) where the function begins"
+    assert str(made) == "Constrain argument x to P('data', None) at the start of the function"
     sharding = "jax.sharding.NamedSharding(mesh, P('data', None))"
     code = f"x = jax.lax.with_sharding_constraint(x, {sharding})  # first in two_layers"
     assert made.to_paste(tried) == code

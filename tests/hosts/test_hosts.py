@@ -198,6 +198,6 @@ def test_programs_that_differ_are_refused_before_they_run(two):
         report = sv.run(program, target=two)
     finally:
         on_engine(two, 1, "os.environ['XLA_FLAGS'] = kept")
-    assert report.error.message.startswith("Process 1 compiled another program than process 0")
+    assert report.error.message.startswith("Process 1 compiled a different program than process 0")
     assert "Nothing ran." in report.error.message
     assert not report.has("run_s")

@@ -149,7 +149,7 @@ def test_axes_of_size_one_stay_without_a_mesh():
 def test_a_name_that_is_taken_for_an_axis_is_explained_with_the_dialect():
     dialect = NameDialect("new", "New", unknown_name_is_axis=True)
     resolution = sv.resolve("tensor", TABLE, mesh=MESH, dialect=dialect)
-    assert "new takes the name for a mesh axis" in resolution.explain()
+    assert "new uses the name as a mesh axis" in resolution.explain()
     assert [problem.code for problem in resolution.failures] == ["name is no axis"]
 
 

@@ -125,7 +125,7 @@ def _rows_of_block(block, axis):
             yield [(*before, at, *after) for at in block[axis]]
 
 
-# Coordinates along each axis, and 2 for an axis that closes to a ring of even steps, 1 if open.
+# Coordinates along each axis, and 2 for an axis that forms a ring of even steps, 1 if open.
 BLOCKS = {
     "an open line": ("tpu:v5e:4x4", ([0, 1, 2, 3], [1]), (1, 0)),
     "a closed line": ("tpu:v5e:2x16", ([1], [*range(16)]), (0, 2)),

@@ -346,7 +346,7 @@ def test_a_topology_says_hosts_and_the_least_time():
                          topology="tpu:v5e:4x4*2")  # fmt: skip
     assert between.bytes_between_hosts == between.bytes_moved == 4 << 20
     assert list(between.link_seconds) == ["network"]
-    with pytest.raises(ShardvizError, match="that are not those of"):
+    with pytest.raises(ShardvizError, match="Not all 32 devices of the mesh"):
         sv.reshard({"w": ((64,), None)}, ("x=32", "x"), ("x=16", ""), topology="tpu:v5e:4x4")
 
 

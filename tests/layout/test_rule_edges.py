@@ -155,7 +155,7 @@ SECOND_PATTERN = {
     "a number": ((5, ()), "The pattern in rule 2 must be printable text; got 5"),
     "a line break": (("a\nb", ()), "The pattern in rule 2 must be printable text"),
     "a number as spec": (("b", 5), "Rule 2, for 'b': the right side is a PartitionSpec"),
-    "a call": (("b", 'fsdp(axis="data")'), "is no mesh axis but a function"),
+    "a call": (("b", 'fsdp(axis="data")'), "is not a mesh axis but a function"),
     "too many dimensions": (("b", (None,) * (MAX_RANK + 1)), "Rule 2, for 'b'"),
 }
 

@@ -205,7 +205,7 @@ REFUSED = {
     "tpu:v5e:32x4": "*2",
     "tpu:v5e:4x4*0": "start at 1",
     # The limit is 262,144 chips: 1,024 slices of 256.
-    "tpu:v5e:16x16*1025": "At most 262,144 chips are described; got 262400.",
+    "tpu:v5e:16x16*1025": "A topology can have at most 262,144 chips; got 262400.",
     "tpu:7x:32x32x32": "*2",
     "tpu:v5p:16x20x28*99": "",
     "gpu:h100:16": "gpu:h100:2x8.",

@@ -82,12 +82,12 @@ MANY_LAYERS = """\
 All of it is for layers/{0..31}/w, from P('x', None) to P(None, 'x'), as
   all-to-alls.
 The fullest device holds 512 KiB before and 512 KiB after. While both layouts
-  are in memory, it holds at most 1 MiB, or 528 KiB if each array is donated and
-  moved separately.
+  are in memory, a device holds at most 1 MiB, or 528 KiB if each array is
+  donated and moved separately.
 Bytes moved, the largest first:
   32 × 112 KiB  layers/{0..31}/w · bf16[256, 256] · P('x', None) → P(None, 'x')
     · all-to-all
-  nothing of 1 array is sent"""
+  1 array is not sent"""
 
 
 def test_the_text_of_a_reshard_of_many_layers():

@@ -214,7 +214,7 @@ def test_the_arrays_of_an_audit_that_are_not_split_are_named_with_the_reason():
     [
         ([("w", (8, 8), "a b")], [("a", None)], "rule 1 (a → None)"),
         ([sv.array("w", (8, 8), spec="None")], [], "P(None)"),
-        ([("w", (8, 8), "a b")], [("a", "one")], "P('one', None), but all these axes have size 1"),
+        ([("w", (8, 8), "a b")], [("a", "one")], "P('one', None), but all its axes have size 1"),
         ([("w", (9, 8), "a b")], [("a", "data")], "9 does not divide by 4"),
         ([("w", (8,), "_")], [("a", "data")], "P(None)"),
     ],
@@ -240,7 +240,7 @@ def test_an_audit_fits_or_not_and_has_no_collectives():
     larger = sv.audit([("w", (1 << 20, 3 << 12), "a b", "bfloat16")], [], MESH)
     with pytest.raises(ContractError, match="24 GiB"):
         sv.expect(larger).fits("tpu:v5e:2x4")
-    with pytest.raises(sv.ShardvizError, match="An audit knows arrays and no collectives"):
+    with pytest.raises(sv.ShardvizError, match="An audit has arrays but no collectives"):
         sv.expect(large).no("all-gather")
 
 

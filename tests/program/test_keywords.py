@@ -59,7 +59,7 @@ def test_a_function_may_have_a_parameter_called_mesh(program, spec):
 
 
 def test_a_mesh_that_a_function_cannot_use_is_refused():
-    with pytest.raises(sv.ShardvizError, match="sharded has a parameter mesh of its own"):
+    with pytest.raises(sv.ShardvizError, match="sharded has its own parameter mesh"):
         sv.program(sharded, X, mesh="data=4")
 
 

@@ -138,7 +138,7 @@ def test_changes_of_arrays(rows, mesh, counts):
 def test_the_version_of_jax_is_named_where_something_changed_and_only_there():
     old = moves_locked(gather(0))
     new = Lock(**{**vars(moves_locked(gather(0, 512))), "made_with": {"jax": "9.9"}})
-    words = f"jax {old.made_with['jax']}, and the program now with jax 9.9"
+    words = f"jax {old.made_with['jax']}, but this is jax 9.9"
     assert words in old.diff(new).lines[-1]
     same = Lock(**{**vars(moves_locked(gather(0))), "made_with": {"jax": "9.9", "target": "TPU"}})
     assert old.diff(same).lines == ("Nothing changed.",)
@@ -246,7 +246,7 @@ def placed(mesh="data=4", kind=None, donate=()):
 
 SCRAMBLED = make_mesh("data=4", device_ids=[0, 2, 1, 3])
 PLACED = {
-    "device order": (placed(SCRAMBLED), "Order of the devices: as they are numbered -> 0, 2, 1, 3"),
+    "device order": (placed(SCRAMBLED), "Order of the devices: by id -> 0, 2, 1, 3"),
     "memory": (placed(kind="pinned_host"), "x: P('data') -> P('data') in pinned_host"),
     "donation": (placed(donate=(0,)), "x: P('data') -> P('data'), donated"),
 }

@@ -243,7 +243,7 @@ def test_what_is_saved_and_replicated_is_counted():
     last = replace(kept, name="d", phase="backward", source="x.py:1")
     peak = MemoryPeak(32, 5, last, (kept, other, again, last))
     assert peak.saved == (kept, other)
-    words = "16 B are saved for the backward pass, 8 B of them replicated over model."
+    words = "16 B is saved for the backward pass, 8 B of it replicated over model."
     assert str(peak) == f"Peak 32 B at x.py:1, backward: {words}"
     assert replace(peak, filled=kept).saved == ()
 

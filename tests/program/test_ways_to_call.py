@@ -156,8 +156,8 @@ def test_the_context_of_the_program_is_kept():
 REFUSED = {
     "text to jax.jit": (
         lambda: sv.program(jax.jit(lambda x, mode: x), x(), "train", mesh="data=2"),
-        "mode holds 'train', which is no array, and jax.jit takes arrays alone. Name the argument"
-        " in static_argnames of jax.jit, or give sv.program the function without jax.jit.",
+        "mode holds 'train', which is not an array, and jax.jit takes only arrays. Name the"
+        " argument in static_argnames of jax.jit, or give sv.program the function without jax.jit.",
     ),
     "an unknown keyword": (
         lambda: sv.program(lambda x: x, x(), mesh="data=2", tules=3),

@@ -66,8 +66,8 @@ def test_a_pass_that_mlir_does_not_know_is_left_out(eight_devices, monkeypatch, 
     assert UntriedPasses((), ("sdy-of-tomorrow",)) in found.notes
     assert values(found) == values(known)
     assert str(found.notes[-1]) == (
-        "shardviz has not been tried with all passes of this jaxlib's Shardy. The plan left out"
-        " sdy-of-tomorrow, and may differ from what XLA does."
+        "shardviz has not been tested with all passes of this jaxlib's Shardy. It left out"
+        " sdy-of-tomorrow, so the plan may differ from what XLA does."
     )
 
 

@@ -190,7 +190,7 @@ def test_a_large_program_is_planned_and_not_compiled_unasked(pretended):
     assert pretended.planner.wait(5)
     assert pretended.plans
     assert not pretended.jobs
-    expected = "Press Compile: 3,001 operations take a while."
+    expected = "Press Compile: compiling 3,001 operations takes a while."
     assert pretended.planner.state.not_run == expected
 
 

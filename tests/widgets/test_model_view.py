@@ -94,7 +94,7 @@ def test_what_cannot_be_laid_out_is_said_to_be_left_out_of_every_sum():
         2 * 2048 * 512 * 4 // 2 + 4096,
         2 * 4 * (1 << 20) + 4080,
     )
-    said = f", not counting 4 arrays ({bytes_text(size)} in all)"
+    said = f", not counting 4 arrays ({bytes_text(size)} in total)"
     session = session_on(found)
     assert model_view(session.program, "", session.now.model, None)["words"].endswith(said)
     assert said in found.explain()

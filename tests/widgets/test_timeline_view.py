@@ -38,7 +38,7 @@ def test_a_target_without_rates_has_the_headline_and_timeline_of_a_suggested_chi
     there = view(layers(2, MESH), V5E)
     head, chosen = found["headline"], there["headline"]
     assert (head["suggested"], chosen["suggested"]) == (V5E, "")
-    assert head["where"] == "TPU v5e 4×4, by the plan"
+    assert head["where"] == "TPU v5e 4×4, from the plan"
     assert {**head, "suggested": ""} == chosen
     assert head["memory"] == f"needs about {bytes_text(most_alive(layers(2, MESH)))} of 16 GiB"
     assert found["spans"] == there["spans"]

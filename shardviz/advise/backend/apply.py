@@ -63,8 +63,8 @@ def apply_edit(program: Program, edit: Edit) -> Program:
         return edit.apply(program)
     if not isinstance(edit, FunctionEdit):
         raise ProgramError(
-            f"An edit of the program's types ({edit.code!r}) is found together with its"
-            " program, and cannot be applied to another one."
+            f"An edit of the program's types ({edit.code!r}) belongs to the program that"
+            " it was found for, and cannot be applied to another one."
         )
     program = as_jaxpr(program)
     function = cast(JaxprFunction, program.fn)

@@ -74,12 +74,12 @@ def search(
     """
     if not target:
         raise ProgramError(
-            "A search compares least times, which need the figures of a chip. Name one:"
+            "A search compares least times, which depend on the chip. Name one:"
             " sv.search(..., target='tpu:v5e:4x4')."
         )
     if not is_described(target):
         raise TargetError(
-            "A search compares least times, which need the figures of a chip: give"
+            "A search compares least times, which depend on the chip: give"
             " target='tpu:v5e:4x4' or another described target."
         )
     topology = Topology.parse(target)

@@ -226,8 +226,8 @@ class Trials:
         """
         if self.before.error is not None and self.before.too_large is None:
             raise ProgramError(
-                "The program does not compile, so no change of it can be compared with"
-                f" it. {self.before.error}"
+                "The program does not compile, so changes cannot be compared with it."
+                f" {self.before.error}"
             )
 
     # --- one trial, step by step ------------------------------------------------------

@@ -41,20 +41,19 @@ _UNSPLIT = {
 }
 _ADVICE = {
     "loop": "In a loop under jax.vmap ({source}), the devices communicate in every"
-    " iteration to learn whether any row still needs it. "
+    " iteration to learn whether any row needs another one. "
     + _SHARD_MAP.format(
         axes="{axes}", call="the loop", does="loops until its own rows are done"
     ),
     "map": "All devices take part in each step of jax.lax.map ({source}). "
     + _SHARD_MAP.format(
-        axes="{axes}", call="the call", does="takes only the steps of its own rows"
+        axes="{axes}", call="the call", does="runs only the steps of its own rows"
     ),
-    "random": "The same random numbers are computed and moved on all devices ({source})."
-    " With the option below, each device computes only its own numbers, which are"
-    " different ones.",
-    "parts": "Each part of the batch ({source}) is on a few devices only. Take the rows in"
-    " another order, so that each part has rows of every device; a sum over all parts stays"
-    " the same.",
+    "random": "All devices compute the same random numbers and exchange them ({source})."
+    " With the option below, each device computes only its own numbers; the option changes"
+    " the numbers.",
+    "parts": "Each part of the batch ({source}) is on only a few devices. Reorder the rows so"
+    " that each part has rows from every device; a sum over all parts stays the same.",
     "accumulation": "Split the batch ({arrays}) into parts, and add up their gradients in a"
     " jax.lax.scan: then only one part's values are saved for the backward pass at a time."
     " A Python loop over the parts would be unrolled, and the values of several parts could"
@@ -107,7 +106,7 @@ def candidate(fact: Candidate) -> str:
         words += " It still does not fit."
     if chips := fact.chips:
         names = joined([chip.title for chip in chips], limit=_MOST_CHIPS)
-        words += f" By its compile for CPUs, it would fit {names}."
+        words += f" Judging by its compile for CPUs, it would fit {names}."
     return words
 
 
@@ -139,12 +138,14 @@ def _same_collective(fact: SameCollective) -> str:
 
 def _moved_elsewhere(fact: MovedElsewhere) -> str:
     after, before = told_apart([fact.sent, fact.sent_before])
-    return f"each device then sends {after} in all, instead of {before}"
+    return f"each device then sends {after} in total, instead of {before}"
 
 
 def _hardly_less(fact: HardlyLess) -> str:
     after, before = told_apart([fact.sent, fact.sent_before])
-    return f"each device then sends {after} in all, hardly less than {before} before"
+    return (
+        f"each device then sends {after} in total, hardly less than the {before} before"
+    )
 
 
 def _more_work(fact: MoreWork) -> str:
@@ -153,7 +154,7 @@ def _more_work(fact: MoreWork) -> str:
 
 def _more_time(fact: MoreTime) -> str:
     after, before = told_apart([fact.seconds, fact.seconds_before], time_text, 3)
-    return f"the least time of the program becomes {after}, instead of {before}"
+    return f"the least time of the program becomes {after} instead of {before}"
 
 
 def _no_less_memory(fact: NoLessMemory) -> str:
@@ -162,7 +163,7 @@ def _no_less_memory(fact: NoLessMemory) -> str:
 
 
 def _no_less_planned(fact: NoLessPlanned) -> str:
-    return "by its plan, the changed program needs hardly less memory"
+    return "according to its plan, the changed program needs hardly less memory"
 
 
 _REASONS: dict[type[Refusal], Callable[..., str]] = {
@@ -221,11 +222,11 @@ def remedy_step(before: StepCost, after: StepCost) -> str:
     """Compares the planned communication and memory before and after a remedy.
 
     >>> remedy_step(StepCost(1 << 20, 3 << 30), StepCost(2 << 20, 3 << 30))
-    'by its plan, each device sends 1 MiB → 2 MiB per step and needs about 3 GiB'
+    'planned: each device sends 1 MiB → 2 MiB per step and needs about 3 GiB'
     """
     sends = _pair("sends", *told_apart([before.sent, after.sent]))
     needs = _pair("needs about", *told_apart([before.alive, after.alive]))
-    return f"by its plan, each device {sends} per step and {needs}"
+    return f"planned: each device {sends} per step and {needs}"
 
 
 SENTENCES = {

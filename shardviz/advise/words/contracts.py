@@ -123,7 +123,7 @@ def _advice(fact: CollectiveViolation) -> list[str]:
         )
     lines.append(
         "sv.plan(program).why(value) shows where the axes of a value come from. Change"
-        " that rule or spec, or constrain the value. If the collective should be there,"
+        " the rule or spec they come from, or constrain the value. If the collective should be there,"
         " change the expectation."
     )
     return lines
@@ -178,7 +178,7 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
         return "\n".join([f"{head} {kinds}", *largest_values(fact.large)])
     if fit.device:
         expected = f"to fit on {fit.device}, but {needed} on each device. {fit}"
-        instead = "take a larger target"
+        instead = "choose a larger target"
     else:
         expected = f"to take at most {limit} of each device's memory, but {needed}"
         expected += f"{fit.uncounted}."
@@ -212,7 +212,7 @@ def not_split(fact: NotSplit) -> str:
         [
             f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, but"
             f" only {_percent(1 - lacking / fact.total)} are: {unsplit} of"
-            f" {total}, in {plural(len(fact.arrays), 'array')}, are not.",
+            f" {total}, in {plural(len(fact.arrays), 'array')}, are not split.",
             *lines,
             *_more(len(folds), "array"),
             "Split each of these arrays with a rule or a spec, or lower the share.",
@@ -232,7 +232,7 @@ def why_not_split(array: HeldArray) -> str:
     if pattern := _pattern(row):
         return f"{pattern} gives it {row.spec}."
     if row.spec.axes and not row.spec_wins:
-        return f"its spec is {row.spec}, but all these axes have size 1."
+        return f"its spec is {row.spec}, but all its axes have size 1."
     reasons: list[str] = []
     if row.resolution is not None and not row.spec_wins:
         for decision in row.resolution.decisions:

@@ -79,7 +79,9 @@ def change_rules(edit: ChangeRules) -> str:
 
 
 def constrain_argument(edit: ConstrainArgument) -> str:
-    return f"Constrain argument {edit.array} to {edit.spec} where the function begins"
+    return (
+        f"Constrain argument {edit.array} to {edit.spec} at the start of the function"
+    )
 
 
 def constrain_value(edit: ConstrainValue) -> str:
@@ -88,7 +90,7 @@ def constrain_value(edit: ConstrainValue) -> str:
 
 
 def change_constraint(edit: ChangeConstraint) -> str:
-    return f"Change the constraint in {edit.source} to {edit.spec}"
+    return f"Change the constraint at {edit.source} to {edit.spec}"
 
 
 def change_mesh(edit: ChangeMesh) -> str:
@@ -96,7 +98,7 @@ def change_mesh(edit: ChangeMesh) -> str:
 
 
 def order_devices(edit: OrderDevices) -> str:
-    return "Lay the mesh over the devices in another order"
+    return "Put the devices in the mesh in another order"
 
 
 def donate(edit: Donate) -> str:
@@ -106,7 +108,7 @@ def donate(edit: Donate) -> str:
 
 def rematerialise(edit: Rematerialise) -> str:
     return (
-        f"Recompute the values that {', '.join(edit.sources)} saves for the backward pass,"
+        f"Recompute the values saved at {', '.join(edit.sources)} for the backward pass,"
         f" with jax.checkpoint and the policy {edit.policy}"
     )
 
@@ -121,15 +123,15 @@ def cast_before_loop(edit: CastBeforeLoop) -> str:
 
 def sum_unreduced(edit: SumUnreduced) -> str:
     return (
-        f"Leave the product in {edit.source} unreduced over {', '.join(edit.axes)} in the"
+        f"Leave the product at {edit.source} unreduced over {', '.join(edit.axes)} in the"
         " loop, and sum it once after the loop"
     )
 
 
 def sum_after_loop(edit: SumAfterLoop) -> str:
     return (
-        f"Sum over {', '.join(edit.axes)} once after the loop, and not in {edit.source} in"
-        " each iteration"
+        f"Sum over {', '.join(edit.axes)} once after the loop, instead of at {edit.source}"
+        " in each iteration"
     )
 
 

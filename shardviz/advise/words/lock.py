@@ -8,7 +8,7 @@ from shardviz.advise.lock import LockDiff, LockedCollective, folded_layers
 from shardviz.base.collective import trips_text
 from shardviz.base.format import by_count, clause, plural, told_apart
 
-_NUMBERED = "as they are numbered"
+_NUMBERED = "by id"
 
 
 def lock_difference(diff: LockDiff) -> str:
@@ -42,7 +42,7 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     held, holds = before.bytes_per_device, after.bytes_per_device
     if held is not None and holds is not None and held != holds:
         old, new = told_apart([held, holds])
-        yield f"Each device held {old} of these arrays, and now holds {new}."
+        yield f"The arrays took {old} per device, and now take {new}."
     if diff.gained or diff.lost:
         took, take = told_apart([_sum(before.collectives), _sum(after.collectives)])
         yield f"The results of collectives took {took} per device, and now take {take}."
@@ -97,8 +97,8 @@ def _sum(collectives: Iterable[LockedCollective] | None) -> int:
 def _made_with(diff: LockDiff) -> Iterator[str]:
     """Describes other possible causes: another jax version, another target."""
     sentences = {
-        "jax": "The lock was made with jax {}, and the program now with jax {}.",
-        "target": "The lock was made for {}, and the program now for {}.",
+        "jax": "The lock was made with jax {}, but this is jax {}.",
+        "target": "The lock was made for {}, but the program is now for {}.",
     }
     why = ""
     if diff.same_specs:

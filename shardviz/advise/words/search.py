@@ -9,12 +9,14 @@ from shardviz.base.format import bytes_text, plural, seconds_text, told_apart
 from shardviz.compiled.words.roofline import time_text
 
 # Shown during a search for shardings or changes; `{}` is the way to interrupt it.
-INTERRUPT = "{} keeps what was found"
+INTERRUPT = "{} ends the search and keeps its results"
 TIME, MEMORY = "least time", "memory per device"
 _ENDED = {
     "all compiled": "Every candidate that could fit was compiled.",
-    "no better": "By their plans, the other candidates are no better; plans are estimates.",
-    "no room": "By their plans, the others need even more memory; plans are estimates.",
+    "no better": "According to their plans, the other candidates are no better; plans are"
+    " estimates.",
+    "no room": "According to their plans, the other candidates need even more memory; plans are"
+    " estimates.",
     "budget": "The compile budget is used up; other candidates may be better.",
     "seconds": "The time limit was reached; other candidates may be better.",
     "interrupted": "The search was interrupted; other candidates may be better.",
@@ -36,7 +38,7 @@ def search(fact: Search) -> str:
     if fact.compiled:
         best = (
             "No compiled candidate fits. With over=('remat', 'donate') the search also"
-            " varies the values that loops save, and the donated arguments."
+            " varies which values loops save and which arguments are donated."
         )
     if fact.best is not None:
         best = f"Best of {plural(fact.points, 'candidate')}: {candidate(fact.best)}"

@@ -138,7 +138,8 @@ def _own_spec(request: Request, by_path: bool) -> str:
     words = "The array's own PartitionSpec decides this, and overrides the rules."
     if by_path:
         words = (
-            "The audit's table of paths decides this: its patterns match whole arrays."
+            "The audit's table of paths decides this, for all dimensions of an array"
+            " together."
         )
     return words + clause(" {}", request.problem)
 
@@ -161,7 +162,7 @@ def _undecided(decision: Decision, resolution: Resolution) -> str:
     if name is None:
         return "It has no logical name, and rules are for names."
     if decision.passed_through:
-        words = f"No rule names {name}, so {resolution.dialect.library} takes {name} for a mesh axis"
+        words = f"No rule names {name}, so {resolution.dialect.library} uses {name} as a mesh axis"
         if resolution.mesh is not None and name not in resolution.mesh.shape:
             return f"{words}, which the mesh does not have."
         return f"{words}."
@@ -190,14 +191,14 @@ def _wins(fact: Verdict, resolution: Resolution) -> str:
         case AxisTwice() | AxisShared():
             return f"{wants}, but {_twice(fact, resolution)}."
         case SizeOne():
-            clause_start = by_count(len(fact.axes), "which has", "which have")
-            return f"{wants}, {clause_start} size 1 and splits nothing."
+            verbs = "has size 1 and splits", "have size 1 and split"
+            return f"{wants}, which {by_count(len(fact.axes), *verbs)} nothing."
         case Applied(line=Rule(free=True)):
             return "wins and leaves it to the compiler."
         case Unsplit():
             return "wins and leaves it unsplit."
     if resolution.problems:
-        return f"{wants}, but the array fails in another dimension."
+        return f"{wants}, but another dimension of the array has a problem."
     return "decides."
 
 
@@ -214,7 +215,7 @@ def _missing(fact: MissingAxis) -> str:
 
 def _twice(fact: AxisTwice | AxisShared, resolution: Resolution) -> str:
     if isinstance(fact, AxisTwice):
-        return "names an axis twice, which can split only one dimension"
+        return "names an axis twice, and an axis can split only one dimension"
     causes = []
     for axis, dim, _ in fact.taken:
         causes.append(f"{title(resolution.names, dim)} also uses {shown(axis)}")
@@ -285,9 +286,9 @@ def misfit(fact: Misfit) -> str:
 
 
 #: Shown next to each rule, if the array's own spec overrides the rules.
-OVERRULED = "not asked: the array's own PartitionSpec wins"
+OVERRULED = "not used: the array's own PartitionSpec takes precedence"
 #: Shown above the rules, if the array's own spec overrides the rules.
-OWN_SPEC = "its own PartitionSpec: overrides every rule"
+OWN_SPEC = "its own PartitionSpec, which overrides every rule"
 BY_PATH = "from the audit's table of paths"
 
 

@@ -54,7 +54,7 @@ def uncounted(fact: Uncounted) -> str:
         return ""
     size = bytes_text(fact.bytes)
     if fact.arrays > 1:
-        size += " in all"
+        size += " in total"
     return f", not counting {plural(fact.arrays, 'array')} ({size})"
 
 

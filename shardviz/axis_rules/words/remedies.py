@@ -188,7 +188,7 @@ def _saved(here: int, everywhere: int) -> str:
     # Avoid repeating "saves".
     if here > 0 and everywhere > 0:
         in_all = bytes_text(everywhere)
-    return f"{words} here and {in_all} in all"
+    return f"{words} for this array and {in_all} in total"
 
 
 def _saving(count: int) -> str:

@@ -66,17 +66,17 @@ def _idle_rule(fact: Idle) -> str:
             return holders(verdict.taken)
         case NoSuchName(near=near):
             hint = clause("; the nearest name is {}", near and shown(near))
-            return f"no array has a dimension {name}{hint}"
+            return f"no array has a dimension named {name}{hint}"
         case OwnSpecs():
             return (
-                f"each array with {name} has its own PartitionSpec, which splits it"
-                " differently, or names that cannot be resolved"
+                f"each array with a dimension {name} has its own PartitionSpec, which splits"
+                " it differently, or has names that cannot be resolved"
             )
         case RuledBefore(by=by):
             rules = by_count(len(by), "rule", "rules")
             verb = by_count(len(by), "decides", "decide")
             numbers = listed([i + 1 for i in by])
-            return f"{rules} {numbers} {verb} every dimension {name} first"
+            return f"{rules} {numbers} {verb} every dimension named {name} first"
     raise TypeError(type(fact))
 
 
@@ -181,7 +181,7 @@ def _decided(row: Request, dim: int | None) -> str:
             words = clause(" and drops {} of size 1", listed(dropped))
             return f"takes rule {winner + 1} ({rule}){words}"
         if axes:
-            return "has no rule for the name and takes the name for a mesh axis"
+            return "has no rule for the name and uses it as a mesh axis"
         return "finds no rule that applies"
     if row.spec_wins:
         return "keeps the array's own spec"
@@ -194,7 +194,7 @@ def _decided(row: Request, dim: int | None) -> str:
 
 
 def beside_table(value: AuditDiff) -> str:
-    """Lists arrays that are not split as in the table, grouped by equal differences."""
+    """Lists arrays that are not split as the table requests, grouped by equal differences."""
     if not value.rows:
         return ""
     alike: dict[str, list[str]] = {}
@@ -206,7 +206,7 @@ def beside_table(value: AuditDiff) -> str:
     lines = [f"  {few(paths)}: {words}." for words, paths in alike.items()]
     count = plural(len(value.rows), "array")
     verb = by_count(len(value.rows), "is", "are")
-    return first_lines(f"{count} {verb} not split as in the table:", lines)
+    return first_lines(f"{count} {verb} not split as the table requests:", lines)
 
 
 def audit_diff(value: AuditDiff) -> str:
@@ -224,7 +224,9 @@ def audit_diff(value: AuditDiff) -> str:
     for words, paths in groups.items():
         lines.append(f"{joined(paths, limit=SHOWN)}: {words}")
     if value.missing:
-        lines.append(f"Only in one of the two: {joined(value.missing, limit=SHOWN)}.")
+        lines.append(
+            f"Only in one of the two audits: {joined(value.missing, limit=SHOWN)}."
+        )
     return "\n".join(lines)
 
 

@@ -122,15 +122,16 @@ def verdict_reason(fact: Verdict) -> str:
         case Shadowed(by_rule=by):
             return f"also matches, but comes after pattern {by + 1}, which decides."
         case SeveralMatch(several=several, library=library):
-            numbers = listed([n + 1 for n in several])
-            return f"matches, but patterns {numbers} all match, and {library} allows only one."
+            others = [n + 1 for n in several if n != fact.rule]
+            verb = by_count(len(others), "does pattern", "do patterns")
+            return f"matches, but so {verb} {listed(others)}; {library} allows only one match."
         case NoMatch(wider="", lacks=lacks):
             words = clause(": the path has no {}", listed(lacks, "or", 3))
             return f"does not match{words}."
         case NoMatch(wider=wider, library=library):
             return (
-                "does not match: it matches only a part of the path, which was enough in"
-                f" older versions of {library}; {shown(wider)} matches the whole path."
+                "does not match the whole path, only a part of it, which was enough in older"
+                f" versions of {library}; {shown(wider)} matches the whole path."
             )
         case Invalid(error=error):
             return f"cannot be matched. {error}"
@@ -159,7 +160,7 @@ def _matched(spec: Spec) -> str:
     parts = []
     for dim, axes in enumerate(spec.dims):
         if dim in spec.unconstrained:
-            parts.append(f"dimension {dim} as the compiler likes")
+            parts.append(f"dimension {dim} as the compiler chooses")
         elif axes:
             parts.append(f"dimension {dim} over {listed(axes)}")
     return f"matches and splits {', '.join(parts) or 'no dimension'}."
@@ -199,7 +200,7 @@ def decision(fact: Decision) -> str:
     head = f"{head} “{name}”"
     if fact.passed_through:
         return (
-            f"{head} → {name}: no rule names it, so {fact.dialect.name} takes the name for a"
+            f"{head} → {name}: no rule names it, so {fact.dialect.name} uses the name as a"
             " mesh axis."
         )
     if fact.unknown:
@@ -229,7 +230,7 @@ def problem(fact: Problem) -> str:
         case AxisNameProblem(decision=Decision(dimension=dim, logical=name) as decided):
             return (
                 f"Dimension {dim}: no rule names {shown(name)}, so {decided.dialect.name}"
-                " takes the name for a mesh axis, which the mesh lacks."
+                " uses the name as a mesh axis, but the mesh has no such axis."
             )
         case NoMatchProblem(library=library):
             return (
@@ -240,7 +241,7 @@ def problem(fact: Problem) -> str:
             return (
                 f"{len(patterns)} patterns match the path, {listed(patterns, limit=4)},"
                 f" and {library} allows only one. Make each path match one pattern, or give"
-                " the path itself as a key, which wins."
+                " the path itself as a key, which takes precedence."
             )
         case SpecProblem(error=error) | UnreadableProblem(error=error):
             return error
@@ -283,7 +284,7 @@ def path_resolution(value: PathResolution) -> str:
     elif value.winner is None:
         library = value.dialect.library
         lines.append(
-            f"No pattern matches the path, and {library} replicates such an array."
+            f"No pattern matches the path, and {library} replicates such arrays."
         )
     lacking = [v.rule for v in value.verdicts if isinstance(v, NoMatch)]
     for fact in value.verdicts:

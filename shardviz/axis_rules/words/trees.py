@@ -36,7 +36,7 @@ from shardviz.base.mesh import MeshSpec
 SHOWN = 5
 # Copies along an axis are listed if they cost this share of the bytes per device.
 LEAST_SHARE = 0.01
-GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
+GIVE = "Give the arrays shardings or names, or pass names= to sv.audit."
 ADD_NAMES = (
     "Name the dimensions where the array is created: in flax with"
     " nn.with_logical_partitioning(init, names), or with nnx's out_sharding=names."
@@ -90,12 +90,12 @@ def group(fact: GroupBytes) -> str:
     copies = f"{fact.copies:,.3g} copies"
     if copies == "1 copies":
         copies = "1 copy"
-    parts = [f"{plural(fact.arrays, 'array')} of {bytes_text(fact.bytes)} in all"]
+    parts = [f"{plural(fact.arrays, 'array')} of {bytes_text(fact.bytes)} in total"]
     if fact.uncounted:
         parts.append(f"{fact.uncounted:,} of them not counted")
     parts.append(copies)
     if fact.waste:
-        parts.append(f"{bytes_text(fact.waste)} of it by replication")
+        parts.append(f"{bytes_text(fact.waste)} due to replication")
     return f"{fact.name} {bytes_text(fact.bytes_per_device)} ({', '.join(parts)})"
 
 
@@ -141,7 +141,9 @@ def _how(fact: Difference) -> str:
     if row.layout is not None and row.layout.num_blocks == 1:
         how = "is replicated"
     if fact.kind == "few names":
-        return f"is split as {row.spec} like the parameter, unless it stacks layers"
+        return (
+            f"is split as {row.spec} like the parameter, unless the array stacks layers"
+        )
     if fact.kind == "otherwise":
         how = f"{how} {comparison}: every step must move one of the two"
         return f"{how}. {few_names(row)}" if row.few_names else how
@@ -164,9 +166,9 @@ def _sizes(audit: Audit) -> str:
     devices = plural(audit.mesh.size, "device")
     by = ""
     if len(audit.rules):
-        by = f" by {_lines(audit)}, read as {audit.dialect.name}"
+        by = f", split by {_lines(audit)} ({audit.dialect.name})"
     head = (
-        f"{plural(len(audit.rows), 'array')} of {bytes_text(audit.bytes)} on"
+        f"{plural(len(audit.rows), 'array')}, {bytes_text(audit.bytes)} in total, on"
         f" {_axes(audit.mesh)} ({devices}){by}:"
         f" {bytes_text(audit.bytes_per_device)} on each device"
         f"{uncounted(audit.uncounted)}."
@@ -180,7 +182,7 @@ def _sizes(audit: Audit) -> str:
         size = sum(row.bytes_per_device or 0 for row in layers.items)
         beside[kind] = beside.get(kind, 0) + size
     for kind, size in beside.items():
-        head += f" In addition, {bytes_text(size)} for each device are in {kind}."
+        head += f" In addition, each device has {bytes_text(size)} in {kind}."
     if len(audit.rows) > 1 and largest:
         head += f" The largest arrays: {joined(largest[:SHOWN])}."
     return head
@@ -196,7 +198,7 @@ def _unknown(audit: Audit) -> list[str]:
         count, size = plural(len(audit.unknown), "array"), _size(audit.unknown)
         names = few(row.path for row in audit.unknown)
         lines.append(
-            f"The sharding of {count} is unknown ({names}; {size} in all), so the bytes"
+            f"The sharding of {count} is unknown ({names}; {size} in total), so the bytes"
             f" above leave {by_count(len(audit.unknown), 'it', 'them')} out. {no_rule}{GIVE}"
         )
     off_mesh, ids = [], set()
@@ -217,8 +219,8 @@ def _unknown(audit: Audit) -> list[str]:
         count = _count(audit.unplaced, "live array")
         names = few(audit.unplaced)
         lines.append(
-            f"{count} not on all devices of the mesh now. The bytes above assume the split"
-            f" that the table gives: {names}."
+            f"{count} not on all devices of the mesh now: {names}. The bytes above assume the"
+            " split that the table gives."
         )
     if audit.elsewhere:
         count = _count(audit.elsewhere, "array")
@@ -246,11 +248,11 @@ def _unmatched(audit: Audit) -> str:
         paths = no_pattern(audit.rows)
         if not paths:
             return ""
-        listing = f"{plural(len(paths), 'array')}, {few(paths)}"
+        listing = f"{plural(len(paths), 'array')} ({few(paths)})"
         dialect = audit.dialect
         if isinstance(dialect, PathDialect) and dialect.replicates_unmatched:
             return f"{dialect.library} replicates arrays that no pattern matches: {listing}."
-        return f"No pattern matches {listing}: only their own shardings count."
+        return f"No pattern matches {listing}; only their own shardings apply."
     lines = []
     for name, near, arrays in audit.unmatched:
         line = f"No rule names {shown(name)} (in {few(arrays)})."
@@ -282,8 +284,8 @@ def _few_names(audit: Audit) -> str:
     lines = {}
     for row in audit.few_names:
         sentence = (
-            f"The live array of a stack of layers has its last dimensions split instead of"
-            f" {row.spec}."
+            "If the live array is a stack of layers, its last dimensions are split, and not"
+            f" as {row.spec}."
         )
         lines.setdefault(f"{few_names(row)}. {sentence}", []).append(row.path)
     return "\n".join(f"{few(paths)}: {words}" for words, paths in lines.items())

@@ -107,7 +107,7 @@ def as_mesh(
             config = dict(read_yaml(read_text_file(path, MAX_TEXT)))
         except (ValueError, TypeError) as error:
             raise MeshError(
-                f"{shown(str(path))} is no configuration: {error}"
+                f"{shown(str(path))} is not a configuration: {error}"
             ) from None
         return mesh_of_config(config, count_devices)
     return make_mesh(axes, count_devices=count_devices, **options)
@@ -247,7 +247,7 @@ def layout_of(
         return sharding_spec_layout(legacy, shape, dtype, ids)
     if mesh is None:
         raise LayoutError(
-            f"A layout needs a mesh; got none beside {shown(array)}. Give one as the"
+            f"A layout needs a mesh; got none with {shown(array)}. Give one as the"
             " third argument, such as sv.mesh(data=4, model=2)."
         )
     grid = as_mesh(mesh)

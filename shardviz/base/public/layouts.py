@@ -83,8 +83,8 @@ def _named_axes(sizes: Any, names: Sequence[str]) -> list[tuple[str, int]]:
     both = isinstance(sizes, (tuple, list)) and isinstance(names, (tuple, list))
     if not both or len(sizes) != len(names):
         raise MeshError(
-            "Sizes and names of a mesh are two sequences of the same length, such as"
-            f" sv.mesh((4, 2), ('data', 'model')); got {shown(sizes)} and"
+            "The sizes and names of a mesh must be two sequences of the same length,"
+            f" such as sv.mesh((4, 2), ('data', 'model')); got {shown(sizes)} and"
             f" {shown(names)}."
         )
     return list(zip(names, sizes, strict=True))

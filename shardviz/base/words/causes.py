@@ -145,7 +145,7 @@ def _operation(fact: Cause) -> str:
     operand = value_name(fact.operand)
     if fact.operand == UNKNOWN:
         operand = "an operand that the compiler does not name"
-    return f"{fact.operation}, of {operand}"
+    return f"{fact.operation} of {operand}"
 
 
 def _unknown(fact: Cause) -> str:
@@ -158,14 +158,14 @@ def _from_one(fact: FromOneDevice) -> str:
     return (
         f"{_asks(fact.wanted_by)} the part of {fact.operand} that one device along"
         f" {_axes(fact, 'all its devices')} holds. The other devices contribute zeros, so a"
-        " sum brings this part to all."
+        " sum brings this part to every device."
     )
 
 
 def _asks(asker: ValueName | None, the: str = "The") -> str:
     """The reader of a value, with a verb: `dot_general (mlp.py:31) needs`."""
     if asker is None:
-        return f"{the} result has"
+        return f"{the} program returns"
     if asker.is_request:
         # Use the name of the jax function, not of its primitive.
         call = asker.name.removeprefix("sharding_")
@@ -180,7 +180,7 @@ def _behind(fact: Moved, how: str, moves: str) -> str:
 
     Args:
         fact: the cause.
-        how: how the value must be split, such as `split differently`.
+        how: what the value's sharding must be, such as `be split differently`.
         moves: XLA's action, such as `gathers it`.
     """
     asker, reads = fact.wanted_by, fact.through
@@ -188,19 +188,22 @@ def _behind(fact: Moved, how: str, moves: str) -> str:
         return f"{reads} combines it with {fact.beside}, which is split differently"
     before = f": XLA {moves} before {reads}{clause(', as {}', fact.dtype)}"
     if asker is None:
-        return f"the result, which is computed from it, is {how}{before}"
+        return f"the result, which is computed from it, must {how}{before}"
     if asker == UNKNOWN:
-        return f"XLA computes {reads} {how}"
+        return f"XLA decides that {reads} must {how}"
     if asker.code == "carried":
-        return f"{asker} is computed from it {how}{before}"
+        return f"{asker}, which is computed from it, must {how}{before}"
     if asker.is_request:
-        return f"{_asks(asker, 'the')} a value computed from it {how}{before}"
-    return f"{asker} reads a value computed from it {how}{before}"
+        asks = _asks(asker, "the").removesuffix(" for")
+        return f"{asks} that a value computed from it {how}{before}"
+    return f"{asker} reads a value computed from it that must {how}{before}"
 
 
 def _summed(fact: Summed) -> str:
     verb = _verb(fact)
-    together = "they are summed" if verb == "sums" else f"XLA {verb} of them"
+    together = "the parts are summed" if verb == "sums" else f"XLA {verb} the parts"
+    if verb.startswith("takes"):
+        together = f"XLA {verb} of the parts"
     over = _axes(fact, "all its devices")
     return f"Each device has a part of {fact.operand}: {together} over {over}."
 
@@ -219,7 +222,7 @@ def _reduced(fact: Reduced) -> str:
 def _completed(fact: Reduced, does: str) -> str:
     kept = ""
     if not KINDS[fact.kind].equal_results:
-        kept = ", and keeps only its shard of the total"
+        kept = ", and needs only its shard of the total"
     loop = ""
     if fact.vmapped_loop:
         loop = (
@@ -244,7 +247,7 @@ def _within(fact: WithinOperation) -> str:
 def _gathered(fact: Gathered) -> str:
     split = _split(fact, fact.dimension)
     if fact.through is not None:
-        return f"{split}, and {_behind(fact, 'without that split', 'gathers it')}."
+        return f"{split}, and {_behind(fact, 'not be split that way', 'gathers it')}."
     return f"{split}, and {_asks(fact.wanted_by, 'the')} it without that split."
 
 
@@ -257,7 +260,7 @@ def _unsplittable(fact: Unsplittable) -> str:
 
 def _resplit(fact: Resplit) -> str:
     if fact.through is not None:
-        behind = _behind(fact, "split differently", "exchanges its shards")
+        behind = _behind(fact, "be split differently", "exchanges its shards")
         return f"{_split(fact)}, and {behind}."
     asks = _asks(fact.wanted_by, "the")
     return f"{_split(fact)}, and {asks} it split along another dimension."
@@ -265,7 +268,7 @@ def _resplit(fact: Resplit) -> str:
 
 def _sent(fact: Sent) -> str:
     if fact.through is not None:
-        behind = _behind(fact, "split differently", "sends its shards")
+        behind = _behind(fact, "be split differently", "sends its shards")
         return f"{_split(fact)}, and {behind}."
     over = _axes(fact, "devices")
     return (
@@ -280,24 +283,19 @@ def _split(fact: Moved, dimension: int | None = None) -> str:
     along = ""
     if dimension is not None:
         along = f" along dimension {dimension}"
-    moved = " is"
-    if fact.before:
-        moved = f", {_moved_before(fact.before)} before, is then"
     operand = _first(value_name(fact.operand), fact.operand)
-    return f"{operand}{moved} split over {_axes(fact, 'devices')}{along}"
-
-
-def _moved_before(before: str) -> str:
-    if before == "slice":
-        return "of which a slice is taken"
-    return f"moved by {with_article(before)}"
+    if fact.before == "slice":
+        operand = f"A slice of {value_name(fact.operand)}"
+    elif fact.before:
+        operand = f"After {with_article(fact.before)}, {value_name(fact.operand)}"
+    return f"{operand} is split over {_axes(fact, 'devices')}{along}"
 
 
 def _rematerialised(fact: Rematerialised) -> str:
     return (
-        "XLA's partitioner found no small steps from one sharding to the other, so every"
-        f" device makes all of {fact.full} and keeps {fact.part} of it."
-        f" The array is {fact.operand}."
+        "XLA's partitioner found no efficient way to change the sharding of"
+        f" {fact.operand}, so every device makes all of it ({fact.full}) and keeps"
+        f" {fact.part}."
     )
 
 

@@ -47,7 +47,8 @@ def mesh_context(value: MeshContext) -> str:
     if len(value.legacy) > 1:
         hidden = "; ".join(str(m) for m in value.legacy[:-1])
         lines.append(
-            f"It was entered inside {hidden}, which no API uses until the inner one ends."
+            f"It was entered inside {hidden}, which no API uses until the inner `with`"
+            " block ends."
         )
     if value.legacy and value.in_force == "with mesh":
         lines.append(
@@ -63,7 +64,7 @@ def mesh_context(value: MeshContext) -> str:
     elif value.mesh is not None:
         blind = [api for api, mesh in value.table().items() if mesh is None]
         if blind:
-            lines.append(f"It gives no mesh to {', '.join(blind)}.")
+            lines.append(f"These APIs get no mesh from it: {', '.join(blind)}.")
     if value.rules:
         count = plural(len(value.rules), "rule")
         lines.append(f"nn.logical_axis_rules has {count} in force.")
@@ -76,15 +77,15 @@ def mesh_context(value: MeshContext) -> str:
 
 
 def _in_force(value: MeshContext) -> str:
-    an, no, where = "An", "No", ""
+    the, an, no, where = "The", "An", "No", ""
     if value.traced:
-        an, no, where = "an", "no", "Inside a traced function, "
+        the, an, no, where = "the", "an", "no", "Inside a traced function, "
     words = {
-        "set_mesh": f"jax.set_mesh put {value.current} in force.",
+        "set_mesh": f"{the} mesh in force is {value.current}, from jax.set_mesh.",
         "abstract mesh": (
-            f"{an} abstract mesh is in force, {value.abstract}, with no devices."
+            f"{an} abstract mesh, {value.abstract}, is in force; it has no devices."
         ),
-        "with mesh": f"`with mesh:` put {value.mesh} in force.",
+        "with mesh": f"{the} mesh in force is {value.mesh}, from `with mesh:`.",
         "none": f"{no} mesh is in force, so give a mesh with every PartitionSpec.",
     }[value.in_force]
     words = where + words

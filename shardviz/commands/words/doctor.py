@@ -91,7 +91,7 @@ LOSSES: Mapping[str, str] = {
     "jax._src.xla_bridge.backends_are_initialized": (
         "The number of simulated devices is not chosen before jax starts."
     ),
-    "jax._src.mesh.get_concrete_mesh": "Of the mesh of jax.set_mesh, only axes are known.",
+    "jax._src.mesh.get_concrete_mesh": "Only the axes of jax.set_mesh's mesh are known.",
     "jax._src.mesh.thread_resources": "Meshes of `with mesh:` are not shown.",
     "jax._src.core.trace_state_clean": (
         "sv.watch also counts calls that jax.jit and jax.grad make during tracing."
@@ -102,7 +102,7 @@ LOSSES: Mapping[str, str] = {
     "jax._src.config.explain_cache_misses": (
         "`with sv.watch():` lists compiles without jax's reasons."
     ),
-    "jax._src.array.ArrayImpl": "Calls of a function under sv.watch take longer.",
+    "jax._src.array.ArrayImpl": "Calls of a function that sv.watch wraps take longer.",
     "jax.jit._cache_size": "sv.watch may count a call in the row of another signature.",
     "jax._src.config.traceback_filtering": (
         "For operations that jax refuses on Explicit axes, only jax's message is shown."
@@ -112,8 +112,12 @@ LOSSES: Mapping[str, str] = {
     "jax._src.dispatch.runtime_tokens": (
         "With jax 0.10 and 0.11, the error of a callback is raised again at exit."
     ),
-    "jax.jit._jit_info": "Give in_specs, out_specs and donate to sv.program.",
-    "jax._src.pmap": "Give in_specs, out_specs and donate to sv.program.",
+    "jax.jit._jit_info": (
+        "The options of jax.jit are unknown: give in_specs, out_specs and donate to sv.program."
+    ),
+    "jax._src.pmap": (
+        "The options of jax.pmap are unknown: give in_specs, out_specs and donate to sv.program."
+    ),
     "jax._src.shard_map._shard_map": (
         "A plan binds a shard_map without a mesh to the mesh of the program."
     ),

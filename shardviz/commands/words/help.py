@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-DESCRIPTION = "Shows how a model or a program is laid out over devices, and checks expectations of it."
+DESCRIPTION = "Shows how a model or a program is laid out over devices, and checks it."
 EPILOG = """\
 WHAT is module:function or file.py:function. The function is called without arguments, and
-returns a program (sv.program(...)) or a state: a tree of a model's parameters, with names,
+must return a program (sv.program(...)) or a state: a tree of a model's parameters, with names,
 shardings or --rules. The current folder is searched first. For compile, WHAT may also be a file
 of HLO or StableHLO, or a folder with XLA's dump.
 
@@ -20,7 +20,7 @@ Exit codes: 0 as expected, 1 not as expected, 2 wrong or unreadable input.
 """
 COMMANDS = {
     "plan": "how the compiler shards every value, without compiling",
-    "compile": "collectives and memory of a compiled program, or of a file of XLA",
+    "compile": "collectives and memory of a compiled program, or of a file from XLA",
     "audit": "how every array is split, and what each rule does",
     "check": "whether a program or state is as expected",
     "compare": "how two programs, states or locks differ",
@@ -29,10 +29,10 @@ COMMANDS = {
 #: The help text of each option and argument.
 OPTIONS = {
     "what": "module:function or file.py:function",
-    "before": "WHAT, or the file of a lock",
-    "after": "WHAT, or the file of a lock",
+    "before": "WHAT, or a lock file",
+    "after": "WHAT, or a lock file",
     "--target": (
-        "target of the compile (default: simulated CPUs), or chip whose memory an audit uses"
+        "target of the compile (default: simulated CPUs), or the chip that an audit must fit"
     ),
     "--specs": "compile nothing: compare specs only",
     "--rules": "a table of axis rules: a file, or the table itself",
@@ -45,7 +45,7 @@ OPTIONS = {
     ),
     "--sharded": "least share of the bytes that must be split: 0.98 or 98%%",
     "--fits": "hardware whose memory must be enough: tpu:v5p:8x8x16",
-    "--lock": "lock that the program or state must equal",
+    "--lock": "lock that the program or state must match",
     "--update": "write the --lock file if it differs",
     "--stage": (
         "collectives to check: those of XLA's partitioner (default), or the compiled ones"

@@ -54,7 +54,7 @@ from shardviz.compiled.checks import (
 
 def _in_place(fact: ShardsInPlace) -> str:
     shape = list(fact.shape)
-    return f"Every shard is where the layout puts it, {fact.dtype}{shape} each."
+    return f"Every shard is where the layout puts it; each is {fact.dtype}{shape}."
 
 
 def _elsewhere(fact: ShardElsewhere) -> str:
@@ -76,26 +76,26 @@ def _outside_mesh(fact: ShardOutsideMesh) -> str:
 def _fewer_shards(fact: FewerShards) -> str:
     if fact.as_compiled:
         return (
-            f"Only {fact.shards} devices of {fact.devices} hold it, as compiled: jax asked"
-            " for no others."
+            f"Only {fact.shards} of {fact.devices} devices hold it, as compiled: jax"
+            " requested no others."
         )
-    return f"Only {fact.shards} devices of {fact.devices} hold it."
+    return f"Only {fact.shards} of {fact.devices} devices hold it."
 
 
 def _partial_results(fact: PartialResults) -> str:
     return (
         f"Every device holds a partial result, unreduced over {listed(fact.axes)}; jax gives"
-        " no shard indices or values of such an array."
+        " no shard indices or values for such an array."
     )
 
 
 def _spec(fact: SpecCompared) -> str:
     compiled = fact.compiled or "other shard indices"
-    return f"{fact.requested} was requested and the compiler gives {compiled}."
+    return f"{fact.requested} was requested, and the compiler gives {compiled}."
 
 
 def _uneven_blocks(fact: UnevenBlocks) -> str:
-    return f"{fact.requested} was requested and the blocks differ in shape."
+    return f"{fact.requested} was requested, but the blocks differ in shape."
 
 
 def _other_type(fact: OtherType) -> str:
@@ -118,15 +118,13 @@ def _apart(fact: ValuesApart) -> str:
         relative = fact.worst / fact.scale
     text = (
         f"Largest difference from the unsharded function: {fact.worst:.2g}, which is"
-        f" {relative:.2g} of the largest value {fact.scale:.3g}; allowed is"
-        f" {fact.allowed:g} of that value."
+        f" {relative:.2g} of the largest value, {fact.scale:.3g}; up to {fact.allowed:g} of"
+        " that value is allowed."
     )
     # `worst` covers only finite elements, so we count the other elements separately.
     if fact.unlike:
         verb = by_count(fact.unlike, "is", "are")
-        text += (
-            f" {plural(fact.unlike, 'element')} {verb} finite in only one of the two."
-        )
+        text += f" {plural(fact.unlike, 'element')} {verb} finite in only one of the two results."
     if fact.not_finite:
         verb = by_count(fact.not_finite, "is", "are")
         text += f" {plural(fact.not_finite, 'element')} {verb} NaN or infinite in both."
@@ -193,7 +191,7 @@ def _too_big(fact: TooBigForOneDevice) -> str:
 def _several_processes(fact: ValuesOnSeveralProcesses) -> str:
     return (
         "Not compared: the values are spread over several processes, and no process has all"
-        " of them. Without values, sv.run makes up values that every process has."
+        " of them. If no values are given, sv.run makes some up that every process has."
     )
 
 
@@ -237,7 +235,7 @@ def _not_on_torus(fact: NotOnTorus) -> str:
 
 
 def _own_shards(fact: OwnShards) -> str:
-    return f"Process {fact.process} of {fact.processes}: each checks its own shards."
+    return f"Process {fact.process} of {fact.processes}: each process checks its own shards."
 
 
 def _no_store(fact: NoStore) -> str:

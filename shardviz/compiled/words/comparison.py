@@ -31,7 +31,7 @@ _WHY = {
     "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
     "all-gather > collective-permute": "each part is used while the next one is sent",
     "all-gather > all-to-all": "only the parts that change hands are sent",
-    "all-gather > all-reduce": "each device adds its part to zeros",
+    "all-gather > all-reduce": "the devices' parts are padded with zeros and summed",
     "all-reduce > all-gather": "the parts are gathered first and summed on every device",
     "all-reduce > reduce-scatter, all-gather": "a sum in two steps, with work in between",
     "reduce-scatter > all-reduce": "every device gets the whole sum and keeps its part",
@@ -39,8 +39,8 @@ _WHY = {
     "all-to-all > collective-permute": "the parts are sent one after another",
 }
 _REMADE = (
-    " It is a full rematerialisation: every device makes the full array and splits it"
-    " again."
+    " It is a full rematerialisation: every device makes the full array and keeps only its"
+    " shard."
 )
 
 
@@ -51,7 +51,7 @@ def phrase(collectives: Sequence[Collective]) -> str:
     >>> phrase([c])
     'an all-reduce that sends 1 KiB over data'
     >>> phrase([c, c])
-    '2 all-reduces that send 2 KiB in all over data'
+    '2 all-reduces that send 2 KiB in total over data'
     """
     alike: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
     for c in collectives:
@@ -66,7 +66,7 @@ def _counted(alike: Sequence[Collective]) -> str:
     loop = loops.pop() if len(loops) == 1 else ""
     place = f"{clause(' over {}', joined(first.axes_in_words))}{loop}"
     if len(alike) > 1:
-        return f"{len(alike)} {first.kind}s {_sends(alike)} in all{place}"
+        return f"{len(alike)} {first.kind}s {_sends(alike)} in total{place}"
     return f"{with_article(first.kind)} {_sends(alike)}{place}"
 
 
@@ -104,7 +104,8 @@ def collective_change(change: CollectiveChange) -> str:
     subject = phrase(before or after) + _at(change)
     capital = subject[:1].upper() + subject[1:]
     if change.kind == "removed":
-        return f"Gone: {subject}; {_MAKERS[last]} does without it."
+        pronoun = by_count(len(before), "it", "them")
+        return f"Gone: {subject}; {_MAKERS[last]} does not need {pronoun}."
     remade = ""
     if any(c.rematerialises for c in after):
         remade = _REMADE
@@ -126,7 +127,7 @@ def collective_change(change: CollectiveChange) -> str:
     if change.kind == "made asynchronous":
         words = f"Made asynchronous: {subject}"
     elif change.kind == "hoisted":
-        often = "each iteration"
+        often = "in each iteration"
         if before[0].trips is not None:
             often = f"{before[0].trips} times"
         moved = phrase(after) + _at(change)
@@ -225,7 +226,7 @@ def stage(fact: Stage) -> str:
         return f"{plural(len(about.arrays), 'array')} on {about.mesh}."
     if isinstance(about, Plan):
         values = plural(len(about.ops), "value")
-        return f"{values}; the collectives are Shardy's plan, an estimate."
+        return f"{values}; the collectives are an estimate by Shardy."
     if fact.name == "partitioned":
         return f"The program after XLA's partitioner, for {about}."
     return f"The compiled program, for {about}."

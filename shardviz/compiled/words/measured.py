@@ -39,9 +39,7 @@ def row(fact: MeasuredRow) -> str:
     """States the time of a row on its devices, and beside it the least time."""
     words = f"{time_text(fact.seconds)} per call"
     if fact.slowest > 1.05 * fact.fastest:
-        words += (
-            f", from {time_text(fact.fastest)} to {time_text(fact.slowest)} by device"
-        )
+        words += f", from {time_text(fact.fastest)} to {time_text(fact.slowest)} across devices"
     if fact.least is not None:
         words += f"; least time {time_text(fact.least)}"
     if fact.hidden is not None:

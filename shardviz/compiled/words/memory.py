@@ -14,7 +14,7 @@ _SMALL = 10
 #: The name of a buffer that belongs to no value of the program.
 BY_XLA = "made by XLA"
 SAVED = "saved for the backward pass"
-ESTIMATE = "An estimate by the plan: compile for exact numbers."
+ESTIMATE = "An estimate from the plan: compile for exact numbers."
 LARGEST_SAVED = (
     "XLA may recompute saved values instead of keeping them. The largest saved values:"
 )
@@ -50,13 +50,13 @@ def _saved(fact: MemoryPeak) -> str:
         replicated[buffer.replicated] += buffer.bytes
     if not size or size * _SMALL < fact.bytes:
         return ""
-    words = f"{bytes_text(size)} are saved for the backward pass"
+    words = f"{bytes_text(size)} is saved for the backward pass"
     # If several loops saved values, no single trip count is true for all.
     if len(trips) == 1 and trips.isdisjoint((1, None)):
         words += f", by a loop that runs {trips.pop():,} times"
     del replicated[()]
     for axes, part in replicated.most_common(1):
-        words += f", {bytes_text(part)} of them replicated over {' × '.join(axes)}"
+        words += f", {bytes_text(part)} of it replicated over {' × '.join(axes)}"
     return words
 
 

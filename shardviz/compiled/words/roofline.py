@@ -20,13 +20,13 @@ NOTES: Mapping[str, str] = {
     " iterations.",
     "planned": "Counted from the plan, because XLA's own count is missing, or counts the body"
     " of a loop once.",
-    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once:"
-    " the program takes longer.",
+    "unknown trips": "The number of iterations of a loop is unknown, so only one is counted:"
+    " the program may take longer.",
     "branches": "Only the costliest branch of each condition counts.",
     "ragged": "The bytes that a ragged exchange sends are known only when it runs.",
     "no groups": "The groups of devices of this collective are not known.",
     "no rate": "This rate is not published.",
-    "no latency": "The latency is not published, and left out.",
+    "no latency": "The latency is not published, so it is left out.",
 }
 
 
@@ -75,7 +75,7 @@ def order(fact: DeviceOrder) -> str:
             f"the least time of all collectives would be {least} instead of {current}"
         )
     if fact.code == "slower":
-        return f"In another order of the devices, {gain}."
+        return f"With the devices in another order, {gain}."
     axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")
     hops = f"{plural(fact.hops, 'hop')}, and {fact.possible} in another order of the devices"
     return f"{axes.format(joined(fact.axes))} {hops}: {gain}."

@@ -55,14 +55,14 @@ def not_run(code: str, title: str = "", count: int = 0) -> str:
     'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
     """
     sentences = {
-        "hosts": "Press Compile to compile it in every process.",
+        "hosts": "Press Compile to compile the program in every process.",
         "attached": "Press Compile to run the compiler of the attached devices.",
         "described": f"Press Compile: the compiler for {title} takes a while.",
         "too many": (
             f"This is only an estimate, because simulating {count:,} devices is slow."
             " Choose described hardware, or press Compile."
         ),
-        "too large": f"Press Compile: {count:,} operations take a while.",
+        "too large": f"Press Compile: compiling {count:,} operations takes a while.",
         "no plan": "Not compiled: there is no plan.",
     }
     return sentences[code]
@@ -245,10 +245,10 @@ def lines(sources: Iterable[str]) -> str:
 
 def part_of_axis(size: int) -> str:
     """Describes a collective among fewer devices than the axis has."""
-    return f"in groups of {size}, each a part of the axis"
+    return f"in groups of {size}, each covering a part of the axis"
 
 
-NO_CAUSE = "The compiler names no cause."
+NO_CAUSE = "The compiler does not name a cause."
 
 
 # --- the headline ---------------------------------------------------------------------
@@ -261,7 +261,7 @@ NO_COST = "The compiler counted no operations, so there are no least times."
 
 def by_plan(title: str) -> str:
     """Names the chips of least times that come from the plan."""
-    return f"{title}, by the plan"
+    return f"{title}, from the plan"
 
 
 def bound(roofline: Roofline) -> str:
@@ -318,14 +318,14 @@ def planned_memory(fit: Fit, alive: int) -> str:
         alive: the most bytes of live values in the plan.
 
     >>> planned_memory(Fit(3 << 30, None, arrays_only=True), 5 << 30)
-    'About 5 GiB per device by the plan, unfused; arguments and results need 3 GiB.'
+    'About 5 GiB per device, from the plan without fusion; arguments and results need 3 GiB.'
     """
     if fit.ok is False:
         return str(fit)
     about, size, limit = told_apart([alive, fit.needed, fit.capacity or 0])
     needs = (
-        f"About {about} per device by the plan, unfused; arguments and results need"
-        f" {size}."
+        f"About {about} per device, from the plan without fusion; arguments and results"
+        f" need {size}."
     )
     if fit.capacity is not None:
         needs += f" {fit.device} has {limit}."
@@ -349,9 +349,11 @@ def memory(report: Report) -> str:
             beyond = [f"{bytes_text(n)} for {use}" for use, n in rest.items() if n > 0]
             parts.append(f"In addition to the values: {joined(beyond)}.")
     if used.aliased:
-        parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
+        parts.append(
+            f"{bytes_text(used.aliased)} of outputs reuse the memory of donated arguments."
+        )
     if on_host:
-        parts.append(f"Another {bytes_text(on_host)} per device are in host memory.")
+        parts.append(f"Another {bytes_text(on_host)} per device is in host memory.")
     if fit is not None and fit.ok is False:
         parts.append(str(report.largest_arrays))
     return " ".join(filter(None, parts))

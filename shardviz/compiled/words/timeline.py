@@ -17,7 +17,7 @@ NOTHING = "No operation of this program has a least time of its own."
 SERIAL = ("One after another", "Each begins when the one before has ended.")
 OVERLAPPED = (
     "Perfect overlap",
-    "Arithmetic, memory and collectives each follow their own order, all three at the same"
+    "Arithmetic, memory accesses and collectives each run in order, all three at the same"
     " time: no schedule is faster.",
 )
 LEAST = "Least times are lower bounds from published rates, not measurements."
@@ -28,11 +28,11 @@ PLANNED = (
 COMPILED = (
     "The collectives and the least time come from the compiled program; the order and the"
     " operations come from the plan. Collectives that share a source line are spread evenly"
-    " over its operations."
+    " over the line's operations."
 )
 LIVE = "Live bytes come from the plan, before XLA fuses operations."
 MEASURED = (
-    "The measured lane has its own time scale: it shows the median over the devices, in the"
+    "The measured lane has its own time scale. It shows the median over the devices, in the"
     f" order in which operations began. {WAITING}"
 )
 UNKNOWN_TRIPS = NOTES["unknown trips"]

@@ -9,9 +9,9 @@ from shardviz.compiled.too_large import LargeValue, MemoryAdvice, TooLarge
 _MOST = 6
 _MOST_TITLES = 4
 _TRIES = {
-    "arguments": "Arguments and results alone are too large, so nothing inside the function"
-    " helps. Use more devices, split the arrays over more axes, donate arguments that"
-    " come back with new values, or store fewer bytes per number.",
+    "arguments": "Arguments and results alone are too large, so no change inside the"
+    " function helps. Use more devices, split the arrays over more axes, donate arguments"
+    " that the function returns updated, or store fewer bytes per number.",
     "loops": "Try jax.checkpoint around the body of the scan ({loops})",
     "layers": "The backward pass needs values of every layer. Try jax.checkpoint around"
     " each layer: layer = jax.checkpoint(layer) before the Python loop that calls it",

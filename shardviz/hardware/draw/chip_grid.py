@@ -325,7 +325,7 @@ def _planes(torus: Torus) -> ChipGrid:
 
 
 def _axis_name(torus: Torus, axis: int) -> str:
-    """Formats an axis as `x 4`, or as `x 4 ring` if it closes to a ring."""
+    """Formats an axis as `x 4`, or as `x 4 ring` if it forms a ring."""
     ring = " ring" if torus.wraps[axis] else ""
     return f"{'xyz'[axis]} {torus.shape[axis]}{ring}"
 

@@ -246,8 +246,7 @@ def topology_text(topology: Topology, width: int) -> str:
     """Writes a description, then device ids at their coordinates, or as ranges.
 
     >>> print(topology_text(Topology.parse("tpu:v5e:2x4"), 80))
-    tpu:v5e:2x4 · 8 chips of TPU v5e as 2×4 on 2 hosts of 4 chips; no axis closes to a
-      ring.
+    tpu:v5e:2x4 · 8 TPU v5e chips as 2×4 on 2 hosts of 4 chips; no axis forms a ring.
           x 0  x 1
     y 0     0    1
     y 1     2    3

@@ -39,7 +39,7 @@ def topology_words(topology: Topology) -> str:
     """Describes a topology in one sentence.
 
     >>> topology_words(Topology.parse("tpu:v5p:4x4x8"))
-    '128 chips of TPU v5p as 4×4×8 on 32 hosts of 4 chips; every axis closes to a ring.'
+    '128 TPU v5p chips as 4×4×8 on 32 hosts of 4 chips; every axis forms a ring.'
     """
     hosts = plural(topology.hosts, "host")
     if topology.chip.platform == "gpu":
@@ -49,11 +49,12 @@ def topology_words(topology: Topology) -> str:
             " between hosts."
         )
     shape = "×".join(map(str, topology.shape))
-    words = f"{plural(topology.chips // topology.slices, 'chip')} of {topology.chip.title} as {shape}"
+    chips = plural(topology.chips // topology.slices, f"{topology.chip.title} chip")
+    words = f"{chips} as {shape}"
     if topology.slices > 1:
         words = f"{topology.slices} slices of {words}"
     if topology.chip.devices > 1:
-        words += f", {plural(topology.devices, 'device')} in all,"
+        words += f", {plural(topology.devices, 'device')} in total,"
     # Google's table of v5e has 8 chips per host, but a jax process gets 4 of them.
     if topology.hosts > 1:
         hosts += f" of {math.prod(topology.host_shape)} chips"
@@ -62,11 +63,11 @@ def topology_words(topology: Topology) -> str:
 
 def _rings(wraps: tuple[bool, ...]) -> str:
     if all(wraps):
-        return "every axis closes to a ring"
+        return "every axis forms a ring"
     if not any(wraps):
-        return "no axis closes to a ring"
+        return "no axis forms a ring"
     closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
-    verb = "closes to a ring" if len(closed) == 1 else "close to rings"
+    verb = "forms a ring" if len(closed) == 1 else "form rings"
     return f"only {joined(closed)} {verb}"
 
 

@@ -53,8 +53,8 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
     return f"{head}: {' and '.join(loads)}, {least}."
 
 
-GREY_LINKS = "Grey links join chips of several groups."
-CLOSER_HOSTS = "Chips of one host stand closer together."
+GREY_LINKS = "Grey links connect chips of different groups."
+CLOSER_HOSTS = "Chips of the same host are drawn closer together."
 WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other side."
 
 

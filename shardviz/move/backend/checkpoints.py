@@ -60,9 +60,9 @@ def read_checkpoint(path: Any, step: int | None = None) -> SavedCheckpoint:
         ValueError,
     ):
         raise ShardvizError(
-            f"The metadata of {shown(str(folder))} is nothing that orbax 0.12 writes. The"
-            " checkpoint is damaged, or of a newer version: copy it again (cp -a), or"
-            " upgrade tensorstore and shardviz."
+            f"The metadata of {shown(str(folder))} is not in a format that orbax 0.12"
+            " writes. The checkpoint is damaged, or from a newer version: copy it"
+            " again (cp -a), or upgrade tensorstore and shardviz."
         ) from None
 
 
@@ -133,8 +133,8 @@ def _folder(path: Any) -> Path:
     # A path with a null character cannot name a folder either.
     if "\0" in str(folder) or not folder.is_dir():
         raise ShardvizError(
-            f"There is no folder {shown(str(folder))}. Give that of a checkpoint, of a"
-            " step, or of a CheckpointManager."
+            f"There is no folder {shown(str(folder))}. Give the folder of a checkpoint,"
+            " a step or a CheckpointManager."
         )
     _check_finished(folder)
     return folder.absolute()
@@ -186,8 +186,8 @@ def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
         for each in _folders(folder):
             _check_finished(each)
         raise ShardvizError(
-            f"{folder} is no checkpoint of orbax 0.2 or later: neither it nor a folder in"
-            f" it has a file {TREE}. Give the folder that was saved to."
+            f"{folder} is not a checkpoint of orbax 0.2 or later: neither it nor a"
+            f" folder in it has a file {TREE}. Give the folder that was saved to."
         )
     number = max(steps) if step is None else step
     if number not in steps:

@@ -161,15 +161,15 @@ def movement_text(movement: Movement, width: int) -> str:
     reduce-scatter that sends 8 B, 3 devices, ring
     (n - 1) / n × operand: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
     Step 1: Every device sends 1 chunk to its right neighbour, which adds its own
-      part: sums of 2 of 3 devices.
+      part; the sums then include 2 of 3 devices.
     Step 2: Every device sends 1 chunk to its right neighbour, which adds its own
-      part: sums of 3 of 3 devices.
+      part; the sums then include 3 of 3 devices.
     <BLANKLINE>
               start   after 1  end
     device 0  1 1 1   1 2 ·   ■ · ·
     device 1  1 1 1   · 1 2   · ■ ·
     device 2  1 1 1   2 · 1   · · ■
-    ■ all 3 devices, 2 the sum of two, · nothing
+    ■ sum of all 3 devices, 2 sum of two, · nothing
     """
     m = movement
     head = [wording.title(m), *wording.head_lines(m), *wording.step_lines(m, 12)]

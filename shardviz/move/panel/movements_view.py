@@ -60,7 +60,7 @@ def _collective_data(
     elif stages.results.report is not None:
         mesh = stages.results.report.without_error.mesh
     if collective is None or mesh is None:
-        raise ProgramError("This collective is not known any more. Choose one again.")
+        raise ProgramError("This collective no longer exists. Choose another one.")
     topology = None
     if placement is not None and placement.mesh.shape == mesh.shape:
         mesh, topology = placement.mesh, placement.topology

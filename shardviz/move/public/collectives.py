@@ -92,7 +92,8 @@ def movement(
         )
     if grid is None:
         raise ProgramError(
-            "A Collective has positions in a mesh: give mesh= beside it, or its Report."
+            "The devices of a Collective are positions in a mesh: also give mesh=, or"
+            " give its Report."
         )
     movement = movement_of(shown_collective, grid, slice_or_cluster, group)
     # A better device order is known only for a whole program.
@@ -173,7 +174,8 @@ def _movement_of_kind(
     check_kind(kind)
     if size is None:
         raise ProgramError(
-            f"How much is sent? Give size= beside {shown(kind)}: size='8 MiB'."
+            f"How much is sent? With {shown(kind)}, also give size=, such as size='8"
+            " MiB'."
         )
     total = parse_bytes(size, "size=", ProgramError)
     if mesh is None:

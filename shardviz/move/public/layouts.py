@@ -175,7 +175,7 @@ def _of_row(row: Request) -> Layout:
             " axes before it is moved."
         )
     if row.layout is None:
-        raise LayoutError(row.problem or "Nothing says how it is split over that mesh.")
+        raise LayoutError(row.problem or "Its sharding over that mesh is unknown.")
     return row.layout
 
 
@@ -218,8 +218,7 @@ def _laid_out(
         layout = bridge().sharding_layout(array.shape, array.dtype, source)
     if shape != array.shape:
         raise LayoutError(
-            f"It is {list(array.shape)}, and what says how it is split is for"
-            f" {list(shape)}."
+            f"It is {list(array.shape)}, but its sharding is for {list(shape)}."
         )
     if mesh is None and foreign is not None:
         # Reading a mesh with many devices is slow, and most arrays share a mesh.
@@ -231,9 +230,7 @@ def _laid_out(
         row = request(bare.replace(spec=spec), mesh, None)
         layout, problem = row.layout, row.problem
     if layout is None and problem is None:
-        raise LayoutError(
-            "Nothing says on which devices it is, or how it is split over them."
-        )
+        raise LayoutError("Its devices and its sharding are unknown.")
     return _of_row(Request(bare, None, spec, layout, problem))
 
 

@@ -70,8 +70,8 @@ def regular(step: RegularSent) -> str:
             phrase = f"halves of {step.chunks:,} chunks"
     then = f"; each then holds {step.reached:,} of {step.count:,}"
     if step.action == "scatter":
-        sums = f"sums of {step.reached:,} of {step.count:,} devices"
-        then = f", which adds its own part: {sums}"
+        sums = f"{step.reached:,} of {step.count:,} devices"
+        then = f", which adds its own part; the sums then include {sums}"
     return f"Every device sends {phrase} to {to}{along}{then}."
 
 
@@ -80,7 +80,7 @@ def listed(step: ListedSent) -> str:
     senders = plural(step.sends, "device sends", "devices send")
     total = bytes_text(step.bytes)
     if step.sends > 1:
-        total += " in all"
+        total += " in total"
     across = clause(", {:,} of them to another host", step.far)
     return f"{senders} {total}{across}."
 
@@ -166,7 +166,7 @@ def step_lines(m: Movement, largest: int) -> list[str]:
         line = f"Step {number:,}: {step.words}"
         if times > 1:
             words = f"{step.words[0].lower()}{step.words[1:]}"
-            line = f"Steps {number:,} to {number + times - 1:,}: at first, {words}"
+            line = f"Steps {number:,} to {number + times - 1:,}: in the first, {words}"
         lines.append(line)
         number += times
     if len(lines) > largest:
@@ -176,7 +176,7 @@ def step_lines(m: Movement, largest: int) -> list[str]:
 
 def sum_signs(m: Movement) -> str:
     """Returns the legend of a table of sums."""
-    return f"■ all {m.size} devices, 2 the sum of two, · nothing"
+    return f"■ sum of all {m.size} devices, 2 sum of two, · nothing"
 
 
 def chunk_legend(m: Movement) -> str:
@@ -244,14 +244,14 @@ def _open_axes(m: Movement) -> str:
     axes = m.method.open_axes
     verb = by_count(len(axes), "does", "do")
     return (
-        f"{joined(axes)} {verb} not close to a ring: data from the last device to the first"
+        f"{joined(axes)} {verb} not form a ring: data from the last device to the first"
         " crosses all links between them."
     )
 
 
 def _hops(m: Movement) -> str:
     if m.hops == 1:
-        return "Every send crosses one link at most."
+        return "Every send crosses at most one link."
     return f"The farthest send crosses {plural(m.hops or 0, 'link')} between chips."
 
 

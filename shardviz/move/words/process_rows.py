@@ -13,7 +13,7 @@ def heed(rows: ProcessRows) -> str:
     """Lists the requirements on a data loader, one sentence per line."""
     if len(rows.parts) == 1:
         return (
-            f"Process {rows.parts[0].process} has all devices and yields the whole array."
+            f"Process {rows.parts[0].process} has all devices and loads the whole array."
             " For several processes, give the mesh with processes=, as in"
             " sv.mesh(data=4, processes=2)."
         )
@@ -23,8 +23,8 @@ def heed(rows: ProcessRows) -> str:
     lines.append(_repeats(rows))
     if rows.apart:
         lines.append(
-            f"The parts of {rows.apart:,} of {plural(len(rows.parts), 'process', 'processes')}"
-            " are not contiguous: load the ranges of a part in ascending order."
+            f"For {rows.apart:,} of {plural(len(rows.parts), 'process', 'processes')}, the part"
+            " to load is not contiguous: load its ranges in ascending order."
         )
     return "\n".join(lines)
 
@@ -32,9 +32,9 @@ def heed(rows: ProcessRows) -> str:
 def _equal_parts(rows: ProcessRows) -> str:
     if len(rows.groups) == 1:
         count = plural(len(rows.parts), "process", "processes")
-        return f"All {count} must yield the same array: shuffle with one seed."
+        return f"All {count} must load the same array: shuffle with the same seed."
     shared = [group for group in rows.groups if len(group) > 1]
-    words = f"Processes {ids_text(shared[0])} must yield the same array"
+    words = f"Processes {ids_text(shared[0])} must load the same array"
     for group in shared[1:MOST_NAMED]:
         words += f"; so must {ids_text(group)}"
     if len(shared) > MOST_NAMED:
@@ -51,13 +51,14 @@ def _repeats(rows: ProcessRows) -> str:
     loaded = sum(part.shape[0] for part in rows.parts)
     if rows.bytes_repeated:
         return (
-            f"The processes load {loaded:,} rows of an array of {count:,} rows:"
-            f" {in_all} in all instead of {once}. Rows that several processes load must be"
+            f"Together, the processes load {loaded:,} rows, although the array has {count:,}:"
+            f" {in_all} in total instead of {once}. Rows that several processes load must be"
             " equal."
         )
     if loaded > count:
         return (
-            "No element is loaded twice: processes of one row yield different columns."
+            "No element is loaded twice: processes that load the same rows load different"
+            " columns."
         )
     return "No row is loaded twice."
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardviz.base.format import (
     Fold,
+    by_count,
     bytes_text,
     fold,
     ids_text,
@@ -33,7 +34,7 @@ _KINDS = {
 
 def not_sent(arrays: int) -> str:
     """Returns the number of arrays that do not move, as text."""
-    return f"nothing of {plural(arrays, 'array')} is sent"
+    return f"{plural(arrays, 'array is', 'arrays are')} not sent"
 
 
 def title(reshard: Reshard) -> str:
@@ -105,7 +106,7 @@ def _memory(reshard: Reshard) -> str:
     before, after, peak, donated = told_apart([*sizes, *peaks])
     return (
         f"The fullest device holds {before} before and {after} after. While both layouts"
-        f" are in memory, it holds at most {peak}, or {donated} if each array is donated and"
+        f" are in memory, a device holds at most {peak}, or {donated} if each array is donated and"
         " moved separately."
     )
 
@@ -151,7 +152,8 @@ def left_behind(reshard: Reshard) -> list[str]:
     if not reasons:
         return []
     count = plural(len(reshard.left_behind), "array")
-    lines = [f"{count} cannot be moved, and not counted above:"]
+    verb = by_count(len(reshard.left_behind), "is", "are")
+    lines = [f"{count} cannot be moved and {verb} not counted above:"]
     for reason, paths in list(reasons.items())[:MOST_REASONS]:
         names = [layer_rows.name for layer_rows in fold(paths, str)]
         lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
@@ -175,8 +177,8 @@ def _assumed(device_ids: tuple[int, ...]) -> str:
     ids = np.array(device_ids)
     devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
     return (
-        f"{devices} are counted on host 0, because their mesh has only one host. If they are"
-        " on others, give sv.mesh(..., processes=...)."
+        f"Host 0 is assumed for {devices}, because their mesh has only one host. If they are"
+        " on other hosts, give sv.mesh(..., processes=...)."
     )
 
 

@@ -8,13 +8,13 @@ from shardviz.base.format import bytes_text, listed, plural, shown
 from shardviz.move.restore import Restore, RestoreProblem, RestoreRow
 
 MOST_PROBLEMS = 8
-LARGEST_FIRST = "Arrays, the most bytes read first:"
-PROCESSES_FIRST = "Processes, the most bytes read first:"
+LARGEST_FIRST = "Arrays, most bytes read first:"
+PROCESSES_FIRST = "Processes, most bytes read first:"
 NOT_NEEDED = "more than is needed"
 COUNTED = (
-    "The bytes follow orbax's default: every process reads all chunks that its own shards"
-    " overlap, in full. orbax refuses 96 GB or more at once (restore_concurrent_gb), which"
-    " is not checked here."
+    "The bytes are those of orbax's default: every process reads all chunks that its own"
+    " shards overlap, in full. orbax refuses to read 96 GB or more at once"
+    " (restore_concurrent_gb); this is not checked here."
 )
 _NOTES = {
     "no shardings": "The checkpoint does not record how its arrays were split: its file"
@@ -89,7 +89,7 @@ def short(restore: Restore) -> str:
     read = bytes_text(sum(process.bytes_at_most for process in restore.processes))
     processes = plural(len(restore.process_numbers), "process", "processes")
     words = f"{arrays} onto {restore.mesh}: at most {read} read by {processes}"
-    return words if restore.works else f"{words}, does not work"
+    return words if restore.works else f"{words}; the restore would fail"
 
 
 def problem(fact: RestoreProblem) -> str:

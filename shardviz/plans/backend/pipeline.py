@@ -359,8 +359,9 @@ def check_available() -> None:
     """
     if not getattr(jax.config, "jax_use_shardy_partitioner", True):
         raise ProgramError(
-            "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is"
-            " False. Set it to True to see why; everything else works."
+            "jax is set to GSPMD, which cannot explain shardings:"
+            " jax_use_shardy_partitioner is False. Set it to True for explanations;"
+            " everything else works."
         )
     settling_passes()
 
@@ -385,9 +386,8 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
     op_names = {op.name for op in operations_in(module.operation)}
     if SHARDING_GROUP in op_names:
         raise ProgramError(
-            "A plan does not cover jax.experimental.shard_alike: Shardy ends the"
-            " process where it has to say why values are split alike. sv.compile takes"
-            " such a program."
+            "A plan does not cover jax.experimental.shard_alike: Shardy crashes when"
+            " asked why values are split alike. sv.compile accepts such a program."
         )
     with module.context as context:
         # There is too little work for several threads to save time.

@@ -18,12 +18,12 @@ from shardviz.plans.uncertain import Uncertain
 
 #: Code of an Uncertain -> clause that gives the reason.
 KINDS: Mapping[str, str] = {
-    "along": "{op} may read data of other devices",
+    "along": "{op} may read data that other devices hold",
     "call": "{op} needs its operands unsplit",
-    "indices": "{op} reads or writes at indices",
-    "product": "{op} would use mesh axes for two dimensions, or one that only one operand has",
-    "result": "the result of {op} must have another sharding, and its operands may be moved",
-    "move": "a value is moved several times, or in several steps",
+    "indices": "{op} reads or writes elements by index",
+    "product": "in {op}, a mesh axis splits two different dimensions, or only one operand",
+    "result": "the result of {op} is resharded, and XLA may move the operands instead",
+    "move": "the value or an operand is moved more than once, or in several steps",
 }
 
 
@@ -31,7 +31,7 @@ def uncertain(fact: Uncertain) -> str:
     """Explains why the estimate at a value is uncertain.
 
     >>> print(uncertain(Uncertain("along", ("model",), "reverse")))
-    The estimate is uncertain here: reverse may read data of other devices (along model). ...
+    The estimate is uncertain here: reverse may read data that other devices hold (along ...
     """
     reason = KINDS[fact.code].format(op=fact.op or "it")
     if fact.axes:
@@ -63,18 +63,19 @@ def why_summed(cause: SumCause) -> str:
         does = f"sums over its inner dimension, which is {split}"
     elif cause.code == "reduce":
         verb = reduces(cause.reducer, "combines")
-        does = f"{verb} over {along(cause.dims)}, {split}"
+        which = by_count(len(cause.dims), "which is", "which are")
+        does = f"{verb} over {along(cause.dims)}, {which} {split}"
     elif cause.code == "gather":
         does = f"looks up entries of an array that is {split}"
-        part = "each device finds those that it holds"
+        part = "each device finds only the entries that it holds"
     elif cause.code == "scatter":
         does = f"writes updates that are {split} into one array"
-        part = "each device has written its own"
+        part = "each device has written only its own updates"
     else:
         does = f"combines values that are {split}"
     # For a reduce-scatter instead of an all-reduce.
     if cause.kept:
-        part += ", and keeps only its shard of the total"
+        part += ", and needs only its shard of the total"
     return f"{cause.value} {does}: {part}."
 
 
@@ -85,11 +86,11 @@ def why_moved(cause: MoveCause) -> str:
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
     >>> cause = MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort")
     >>> print(why_moved(cause))
-    x is split over data, and sort needs that dimension unsplit.
+    x is split over data, and sort needs dimension 0 unsplit.
     """
     sentence = _why_moved(cause)
     if cause.through:
-        return f"{sentence[:-1]}: XLA moves it before {cause.through}."
+        return f"{sentence[:-1]}: XLA moves {cause.value} before {cause.through}."
     return sentence
 
 
@@ -109,8 +110,7 @@ def _why_moved(cause: MoveCause) -> str:
         return f"{has}, and XLA's partitioner does not split {cause.user} that way."
     user = cause.user or "its reader"
     if cause.kind == "all-gather" and from_dims:
-        dims_in_words = by_count(len(from_dims), "that dimension", "those dimensions")
-        return f"{has}, and {user} needs {dims_in_words} unsplit."
+        return f"{has}, and {user} needs {along(from_dims)} unsplit."
     if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
         return (
             f"{has} along {along(from_dims)}, and {user} needs it split along"
@@ -132,7 +132,7 @@ def why_printed(cause: PrintCause) -> str:
     """Explains why a value is gathered for a Python callback."""
     return (
         f"{cause.value} is split over {joined(cause.axes)}, and {cause.user} calls"
-        " Python on the host of one device, so each call gathers the whole value there."
+        " Python on the host of one device, so each call gathers the whole value on that device."
     )
 
 

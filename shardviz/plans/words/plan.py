@@ -101,9 +101,9 @@ def rule_in_words(fact: OpRule) -> str:
     rule, phrases = fact.rule, []
     for factors, phrase in (
         (rule.reduction, f"{reduces(fact.reducer)} over {{}}"),
-        (rule.need_replication, "needs {} not split"),
+        (rule.need_replication, "needs {} unsplit"),
         (rule.permutation, "shards exchange data along {}"),
-        (rule.blocked_propagation, "no axis crosses {}"),
+        (rule.blocked_propagation, "no mesh axis propagates along {}"),
     ):
         # A factor of size 1 cannot be split.
         large = [f"{f} ({rule.sizes[f]})" for f in factors if rule.sizes[f] > 1]
@@ -146,11 +146,11 @@ def _split_line(line: SplitLine) -> str:
 # Operation of a step -> why its values are split alike.
 _CARRIED = {
     "while": "the carry of a loop is split in the same way in every iteration",
-    "case": "the result of a cond is split like its branches",
-    "if": "the result of a cond is split like its branches",
+    "case": "the result of a cond is split like the results of its branches",
+    "if": "the result of a cond is split like the results of its branches",
     "optimization_barrier": "a barrier returns its operands",
     "shard_map": "a shard_map returns what its body returns",
-    "result": "a result is split like the value that is returned",
+    "result": "the function returns this value",
 }
 
 
@@ -182,9 +182,9 @@ def _no_rule(line: NoRuleLine) -> str:
 
 def _axis_in_use(line: AxisInUseLine) -> str:
     return (
-        f"{_dimension(line)} is not split: {line.axis} splits it in {line.operand}, but"
-        f" {line.axis} splits dimension {line.other_dim} here, and an array uses a mesh"
-        " axis once."
+        f"{_dimension(line)} is not split: {line.axis} splits it in {line.operand}, but here"
+        f" {line.axis} already splits dimension {line.other_dim}, and a mesh axis can split"
+        " only one dimension of an array."
     )
 
 
@@ -197,7 +197,7 @@ def _stopped(line: StoppedLine) -> str:
 
 
 def _unreduced(line: UnreducedLine) -> str:
-    return f"Each device along {line.axis} holds a partial {line.kind} of it."
+    return f"Each device along {line.axis} holds a partial {line.kind} of the value."
 
 
 def _cost(line: CostLine) -> str:
@@ -246,7 +246,7 @@ def _not_covered(note: NotCovered) -> str:
     values = plural(len(note.values), "value")
     return (
         f"The plan does not cover {values}: {joined(note.values, 'and', 3)}. A compile for"
-        " the target shows what XLA's partitioner does there."
+        " the target shows what XLA's partitioner does."
     )
 
 
@@ -291,8 +291,8 @@ def _untried_passes(note: UntriedPasses) -> str:
     if note.left_out:
         plan.append(f"left out {joined(note.left_out)}")
     return (
-        "shardviz has not been tried with all passes of this jaxlib's Shardy. The plan"
-        f" {' and '.join(plan)}, and may differ from what XLA does."
+        "shardviz has not been tested with all passes of this jaxlib's Shardy. It"
+        f" {' and '.join(plan)}, so the plan may differ from what XLA does."
     )
 
 
@@ -306,8 +306,8 @@ def _no_estimate(note: NoEstimate) -> str:
 def _uneven_result(note: UnevenResult) -> str:
     axes = " × ".join(note.misfit.axes)
     return (
-        f"{note.value} is split over {axes} along dimension {note.dim}, but not as a"
-        f" result of the program: results must divide evenly, and {note.misfit}"
+        f"Inside the program, {note.value} is split over {axes} along dimension {note.dim};"
+        f" the returned array is not, because results must divide evenly: {note.misfit}"
     )
 
 
@@ -322,7 +322,7 @@ def _padded(note: PaddedDimension) -> str:
     if remainder:
         shards.append(f"1 shard of {remainder:,}")
     if empty:
-        shards.append(f"{plural(empty, 'shard')} of padding alone")
+        shards.append(f"{plural(empty, 'shard')} of padding only")
     return (
         f"Dimension {note.dim} does not divide evenly over {axes}, so the compiler pads"
         f" it: {', then '.join(shards)}. {misfit}"
@@ -334,14 +334,14 @@ def value_change(change: ValueChange) -> str:
     before, after = change.before, change.after
     if change.moved:
         return f"{after.name}: {before.spec} -> {after.spec}"
-    came, comes = [], []
+    changes = []
     for axis, origin in before.origins.items():
-        now = after.origins.get(axis)
-        if now != origin:
-            came.append(f"{axis} came from {origin.kind} {origin.name}")
-            if now is not None:
-                comes.append(f"{axis} comes from {now.kind} {now.name}")
-    return f"{after.name}: {after.spec} as before, but {', '.join(came)}; {', '.join(comes)} now"
+        now, old = after.origins.get(axis), f"{origin.kind} {origin.name}"
+        if now is None:
+            changes.append(f"{axis} no longer comes from {old}")
+        elif now != origin:
+            changes.append(f"{axis} comes from {now.kind} {now.name} instead of {old}")
+    return f"{after.name}: {after.spec} as before, but {joined(changes)}"
 
 
 def _value(title: str, op: PlannedOp) -> str:
@@ -393,17 +393,17 @@ SENTENCES = {
     CostLine: _cost,
     LeftOutLine: _left_out,
     Unused: _sentence("The program does not use it."),
-    OpaqueCall: lambda note: f"It calls {note.target}, which XLA does not look into.",
+    OpaqueCall: lambda note: f"It calls {note.target}, whose code XLA cannot see.",
     PythonCall: _sentence(
-        "It calls Python on the host of one device, so its operands are gathered there."
+        "It calls Python on the host of one device, so its operands are gathered on that device."
     ),
     NoShardingRule: _sentence(
-        "Shardy has no rule for it, so its result gets no sharding from what it reads."
+        "Shardy has no rule for it, so no sharding propagates from its operands to its result."
     ),
-    NoBody: _sentence("The function it calls has no body here."),
+    NoBody: _sentence("The body of the function that it calls is not in the program."),
     IsShardMap: lambda note: (
-        f"A shard_map over {', '.join(note.axes) or 'no axis'}: its body itself calls the"
-        " collectives."
+        f"A shard_map over {', '.join(note.axes) or 'no axis'}: the only collectives are"
+        " those that its body calls."
     ),
     InsideShardMap: lambda note: (
         f"Inside a shard_map over {', '.join(note.axes) or 'no axis'}: the shape is"
@@ -425,12 +425,13 @@ SENTENCES = {
     AfterStep: _after_step,
     UntriedPasses: _untried_passes,
     FromStableHlo: lambda note: (
-        "Planned from StableHLO. Axis types, unused arguments and the names of logical"
-        " constraints are unknown there; sv.plan(fn, *args) shows them."
+        "Planned from StableHLO, which does not contain axis types, unused arguments or the"
+        " names of logical constraints; sv.plan(fn, *args) shows them."
     ),
     NoEstimate: _no_estimate,
     EstimateFailed: lambda note: (
-        "There is no estimate of collectives: reading it failed with this version of jax."
+        "There is no estimate of collectives: Shardy's output could not be read with this"
+        " version of jax."
         f" {note.reason}"
     ),
     ValueChange: value_change,

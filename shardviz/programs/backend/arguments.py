@@ -353,7 +353,7 @@ def spread(
         if not is_leaf(entry):
             raise ProgramError(
                 f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
-                " jax's own; None is no wish."
+                " jax's own; None requests nothing."
             )
         # An entry in place of a container applies to all of its leaves.
         entries.extend([entry] * jax.tree.structure(below).num_leaves)

@@ -157,7 +157,7 @@ def adopt_layout(value: Any) -> Layout:
     if sharding is None:
         raise LayoutError(
             f"A layout needs a sharding; {shown(value)} has none. Give a PartitionSpec"
-            " and a mesh beside it."
+            " and a mesh with it."
         )
     return sharding_layout(value.shape, value.dtype, sharding)
 
@@ -179,7 +179,9 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     try:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
-        raise LayoutError(f"jax cannot lay out {shown(shape)} so: {error}") from error
+        raise LayoutError(
+            f"jax cannot lay out {shown(shape)} this way: {error}"
+        ) from error
     # A sharding without a mesh only provides shard indices.
     indices = {device.id: box or () for device, box in boxes.items()}
     processes = [device.process_index for device in boxes]
@@ -207,7 +209,7 @@ def to_jax(value: Any) -> Any:
         if isinstance(value, kind):
             return convert(value)
     raise ShardvizError(
-        f"jax has no counterpart of {shown(value)}. There is one for"
+        f"jax has no equivalent of {shown(value)}. It has one for"
         f" {listed([k.__name__ for k in _CONVERT])}."
     )
 
@@ -378,9 +380,10 @@ def check_axis_names(names: Iterable[str]) -> None:
     for name in names:
         if re.search(_NOT_CARRIED, name):
             raise ProgramError(
-                f"jaxlib {jaxlib_version} cannot compile for a mesh axis named {shown(name)}: it"
-                " ends the process, or loses the sharding. Layouts, rules and plans take such a"
-                " name; to compile or run, name the axis in ASCII letters and digits."
+                f"jaxlib {jaxlib_version} cannot compile for a mesh axis named"
+                f" {shown(name)}: it ends the process, or loses the sharding. Layouts,"
+                " rules and plans accept such a name; to compile or run, name the axis"
+                " in ASCII letters and digits."
             )
 
 

@@ -126,8 +126,8 @@ def unjitted(fn: UserFunction) -> Jitted:
     if isinstance(fn, _STAGES):
         raise ProgramError(
             f"A program needs a function that jax can trace; got a {type(fn).__name__},"
-            " which is made for arguments of its own. Give the function itself, or"
-            " jax.jit of it; of an Exported its .call."
+            " which is already bound to its arguments. Give the function itself or"
+            " jax.jit of it; for an Exported, give its .call."
         )
     if is_of(fn, "shardviz", "Watch"):
         return unjitted(fn.jitted)  # type: ignore[attr-defined]
@@ -661,8 +661,8 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
             kinds.append("number" if number and not jitted.by_jax else "array")
     if jitted.by_jax and "other" in kinds:
         raise ProgramError(
-            f"{argument.name} holds {shown(leaves[kinds.index('other')])}, which is no"
-            " array, and jax.jit takes arrays alone. Name the argument in"
+            f"{argument.name} holds {shown(leaves[kinds.index('other')])}, which is not"
+            " an array, and jax.jit takes only arrays. Name the argument in"
             " static_argnames of jax.jit, or give sv.program the function without"
             " jax.jit."
         )

@@ -78,8 +78,8 @@ def predict(
     if isinstance(thing, Program):
         if args or keywords:
             raise ProgramError(
-                "A program brings its arguments; got"
-                f" {len(args) + len(keywords)} more. Give sv.effects the program only."
+                f"A program already has its arguments; got {len(args) + len(keywords)}"
+                " more. Give sv.effects only the program."
             )
         return _of_program(thing)
     added = jit_settings_of(thing, jit_arguments)

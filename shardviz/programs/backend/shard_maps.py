@@ -51,10 +51,11 @@ class UnboundShardMaps(CallListener):
             ):
                 return
         raise CallRefused(
-            "A shard_map without mesh= was made outside of the function, and jax binds it"
-            " for good to the first mesh that it is called on. It is not called here, since"
-            " your own calls have no mesh in context, or another one. Make it inside of the"
-            " function, give it mesh=, or work within `with jax.set_mesh(mesh):`."
+            "A shard_map without mesh= was made outside of the function, and jax"
+            " permanently binds it to the first mesh that it is called on. It is not"
+            " called here, since your own calls have no mesh in context, or another"
+            " one. Make it inside of the function, give it mesh=, or work within `with"
+            " jax.set_mesh(mesh):`."
         )
 
     def unseen(self, words: str) -> None:

@@ -143,8 +143,8 @@ def _check_mesh_parameter(
     position, required = parameter
     if required and position >= positional:
         raise ProgramError(
-            f"{function_name(fn)} has a parameter mesh of its own, which needs a mesh"
-            " of jax. Give it one, mesh=jax.make_mesh(...): it is the program's mesh as"
-            " well. Or tell the two apart:"
-            " sv.program(fn, args=(...), kwargs={'mesh': ...}, mesh=...)."
+            f"{function_name(fn)} has its own parameter mesh, which needs a jax mesh."
+            " Give it one with mesh=jax.make_mesh(...), which is then the program's"
+            " mesh too, or tell the two apart: sv.program(fn, args=(...),"
+            " kwargs={'mesh': ...}, mesh=...)."
         )

@@ -46,19 +46,21 @@ def _no_rules(constraint: Constraint) -> str:
 
 def _no_mesh(constraint: Constraint) -> str:
     # Unboxing has no mesh argument.
-    alternative = "" if constraint.call == UNBOX else ", or give it mesh="
+    alternative = (
+        "" if constraint.call == UNBOX else f", or pass mesh= to {constraint.call}"
+    )
     first = (
-        f"No mesh is in force, so {constraint.call} returns its argument unchanged. Enter"
-        f" `with jax.set_mesh(mesh):` around the call of the function{alternative}; flax does"
-        " not use the mesh of `with mesh:`."
+        f"No mesh is in force, so {constraint.call} returns its argument unchanged. Call the"
+        f" function within `with jax.set_mesh(mesh):`{alternative}; flax does not use the"
+        " mesh of `with mesh:`."
     )
     return " ".join([first, *_unsplit(constraint), *_problems(constraint)])
 
 
 def _fallback(constraint: Constraint) -> str:
     first = (
-        f"It has fallback {constraint.fallback}, and some names match no rule, so no dimension"
-        " is constrained."
+        f"Its fallback is {constraint.fallback}, and some of its names match no rule, so no"
+        " dimension is constrained."
     )
     return " ".join([first, *_unsplit(constraint), _add_rules(constraint)])
 
@@ -67,8 +69,8 @@ def _identity(constraint: Constraint) -> str:
     explicit = constraint.mesh is not None and "Explicit" in constraint.mesh.axis_types
     if explicit and constraint.spec is not None:
         return (
-            f"The axes of the mesh are Explicit, and the value already is {constraint.spec}:"
-            " nothing changes."
+            "The mesh axes are Explicit, and the value's sharding is already"
+            f" {constraint.spec}, so nothing changes."
         )
     if constraint.call == VARIABLE or constraint.names == ():
         return "Its names are empty, so nothing is constrained."
@@ -79,7 +81,7 @@ def _error(constraint: Constraint) -> str:
     unmatched = _unsplit(constraint)
     # flax also reports a missing rule if a rule matched but its axis was already used.
     if constraint.fallback == "RAISE_ERROR" and unmatched:
-        first = f"It has fallback {constraint.fallback}, so it raises an error."
+        first = f"Its fallback is {constraint.fallback}, so it raises an error."
         return " ".join([first, *unmatched, _add_rules(constraint)])
     return " ".join(["It raises an error.", *_problems(constraint)])
 

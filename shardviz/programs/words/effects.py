@@ -25,16 +25,16 @@ _STAGES = {"program": "before tracing", "trace": "at tracing", "lower": "at lowe
 # Explanation and advice for each cause of a refusal.
 _CAUSES = {
     "not differentiable": (
-        "jax cannot differentiate what happens on the host. Give the function its"
-        " derivative with jax.custom_jvp, or put jax.lax.stop_gradient around what the"
-        " callback takes."
+        "jax cannot differentiate what happens on the host. Define the function's"
+        " derivative with jax.custom_jvp, or put jax.lax.stop_gradient around the"
+        " callback's arguments."
     ),
     "ordered under vmap": (
-        "The calls for the elements of a batch have no order among them. Remove"
+        "Under vmap, the calls for the elements of a batch have no order. Remove"
         " ordered=True, or loop with jax.lax.map instead of vmap."
     ),
     "branch under vmap": (
-        "Under vmap the elements share one loop or take both branches, so the callback"
+        "Under vmap, all elements share one loop or take both branches, so the callback"
         " would be called for elements that do not need it. Use jax.lax.map instead of"
         " vmap."
     ),
@@ -55,7 +55,7 @@ def runs_on(fact: RunsOn) -> str:
     """Explains whether a program can run on a number of devices.
 
     >>> runs_on(OneDeviceOrders(1, "io callback, ordered"))
-    'It may run on 1 device: one device keeps the order.'
+    'It can run on 1 device, which keeps the order of its effects.'
     """
     count = plural(fact.devices, "device")
     match fact:
@@ -75,19 +75,19 @@ def runs_on(fact: RunsOn) -> str:
             )
         case HostResults():
             return (
-                "Its results come from the host only, since it uses none of its arguments,"
-                " and jax cannot say how such results are placed on several devices. Use an"
-                " argument, or give out_specs."
+                "Its results come only from the host, since it uses none of its arguments,"
+                " and jax does not know how to place such results on several devices. Use"
+                " an argument, or give out_specs."
             )
         case NoEffects():
             return "No side effects: safe on any number of devices."
         case UnorderedEffects():
-            return f"It may run on {count}: none of its effects is ordered."
+            return f"It can run on {count}, because none of its effects is ordered."
         case OneDeviceOrders():
-            return f"It may run on {count}: one device keeps the order."
+            return f"It can run on {count}, which keeps the order of its effects."
         case OrderedOnMany(effect=effect):
             why = f"jax can order {_kind(effect)}s on many devices."
-            return f"It may run on {count}: {why}"
+            return f"It can run on {count}: {why}"
     raise TypeError(type(fact))
 
 
@@ -112,7 +112,7 @@ def effect_note(use: EffectUse) -> str:
     if not use.kind:
         return "No effect: jax may drop it, repeat it or move it."
     if "ref" in use.name.split():
-        return "jax turns reads and writes of refs into plain values before it lowers."
+        return "jax replaces reads and writes of refs by plain values before lowering."
     if not use.ordered:
         return (
             "It may run in any order; only a barrier guarantees that it has finished."
@@ -142,9 +142,7 @@ def effects_explained(effects: Effects) -> str:
         lines.append(f"  {effect_note(use)}")
     if effects.tokens:
         tokens = plural(effects.tokens, "token")
-        lines.append(
-            f"To keep the order, the program takes {tokens} and returns as many."
-        )
+        lines.append(f"To keep the order, the program takes and returns {tokens}.")
     if effects.mesh_size is not None and not effects.refused:
         lines.append(str(effects.on(effects.mesh_size)))
     return "\n".join(lines)

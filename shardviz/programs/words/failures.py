@@ -40,7 +40,7 @@ from shardviz.programs.words.refusals import refusals
 _OPENINGS = {
     "trace": "jax could not trace the function.",
     "lower": "jax could not lower the program.",
-    "propagate": "Shardy could not propagate.",
+    "propagate": "Shardy could not propagate the shardings.",
     "compile": "The compiler refused the program.",
     "place": "The arguments could not be placed on the devices.",
     "run": "The program failed while it ran.",
@@ -71,15 +71,15 @@ def _without_advice(error: Failure) -> str:
         case NotOnCpu():
             return (
                 f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs, simulated ones"
-                " included, lacks this. The compilers for TPUs and GPUs may support it, and"
-                " run without such hardware: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+                " included, does not support this. The compilers for TPUs and GPUs may, and"
+                " they need no such hardware: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
             )
         case RefusedByTypes(operation):
             return f"With Explicit axes jax refuses {operation} here. {said}"
         case NeedsMoreMemory(buffers):
             return str(buffers)
         case HostMemory():
-            return f"The memory of the machine, or of this process, ran out. {said}"
+            return f"The machine, or this process, ran out of memory. {said}"
         case SystemRefused():
             opening = (
                 "The operating system refused a resource, such as a file or a process."
@@ -92,7 +92,7 @@ def _without_advice(error: Failure) -> str:
             return (
                 f"jax cannot start: {variable} is {platforms!r}, and jax finds no such"
                 f" device here. Set {variable}={others} before jax starts, or leave it"
-                " out."
+                " unset."
             )
         case CancelledBefore(stage):
             return f"Cancelled before the stage {stage!r}."
@@ -109,7 +109,7 @@ def _without_advice(error: Failure) -> str:
         case CallbackRaised():
             return (
                 f"A callback raised {said}. XLA cannot end a run in which other devices wait"
-                " for the one that called, so the worker process was ended."
+                " for the device that called Python, so the worker process was ended."
             )
     return said
 
@@ -125,12 +125,12 @@ _AMONG_PROCESSES: Mapping[type[FailureCause], str] = {
     LocalData: (
         "The data that this process gives does not fit the array, which is spread over"
         " several processes. Pass each process's own rows to"
-        " jax.make_array_from_process_local_data (sv.process_rows lists them). A number or a"
-        " numpy array that stands for the whole array must be the same in every process."
+        " jax.make_array_from_process_local_data (sv.process_rows lists them). A number or"
+        " numpy array given for the whole array must be the same in every process."
     ),
     ProcessLost: (
         "A process ended, hangs, or waits for another one that skipped a collective. Look"
-        " at what each process printed before, and start all of them again."
+        " at the earlier output of each process, and start all of them again."
     ),
 }
 
@@ -140,7 +140,7 @@ _SIGNALS = {
     "SIGABRT": "aborted: the compiler or runtime reached a state that it cannot continue from",
     "SIGSEGV": "crashed: a memory fault inside the compiler or a library",
     "SIGBUS": "crashed: a page of memory is missing, often because /dev/shm is full",
-    "SIGTERM": "asked to end from outside",
+    "SIGTERM": "terminated from outside",
 }
 _AFTER = {
     "worker": "Your kernel is not affected, and the next compile gets a new worker.",
@@ -159,13 +159,13 @@ def _exit(code: int | None) -> str:
     """Describes an exit code or signal.
 
     >>> _exit(3), _exit(-15), _exit(None)
-    ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'its exit code is unknown')
+    ('it exited with code 3', 'terminated from outside (SIGTERM)', 'its exit code is unknown')
     """
     if code is None:
         return "its exit code is unknown"
     # Negative codes are signal numbers.
     if code >= 0:
-        return f"it left with exit code {code}"
+        return f"it exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
@@ -180,16 +180,16 @@ def process_end(fact: ProcessEnd) -> str:
     after = _AFTER[fact.group]
     match fact:
         case Exited(code=code, printed=printed):
-            said = clause(" It said: {}", printed)
+            said = clause(" It printed: {}", printed)
             return f"{process} ended{in_stage}: {_exit(code)}.{said} {after}"
         case Lost():
-            return f"{process} ended{in_stage}; its output is on its machine. {after}"
+            return f"{process} ended{in_stage}; its output is on the machine where it ran. {after}"
         case Stopped(seconds=seconds):
             return f"{process} has been stopped{in_stage} for {seconds:.0f} s. {after}"
         case TookTooLong(seconds=seconds):
             return (
-                f"{process} was ended at its limit of {seconds:.3g} s{in_stage}. It may hang,"
-                " or need longer: give it more time, or a smaller program."
+                f"{process} was ended at its limit of {seconds:.3g} s{in_stage}. It may have"
+                " hung, or need longer: give it more time, or a smaller program."
             )
         case TookTooMuchMemory(used=used, limit=limit):
             held, most = told_apart([used, limit])
@@ -204,8 +204,8 @@ def process_end(fact: ProcessEnd) -> str:
 _GROUP_ENDS: Mapping[type[GroupEnd], str] = {
     GroupClosed: "The processes were closed. Start others with sv.hosts.",
     GroupForked: (
-        "The processes belong to the process that started them, of which this one is a"
-        " fork. Start others here with sv.hosts."
+        "The processes belong to the process that started them, and this one is a fork of"
+        " it. Start others here with sv.hosts."
     ),
     GroupInterrupted: (
         "The last call was interrupted, which ended the processes. Start others with"

@@ -57,13 +57,13 @@ def _file_of_stages(note: FileOfStages) -> str:
     if not note.stages:
         sentences = [
             f"{note.file} is HLO from before XLA's partitioner, so its collectives are not"
-            " known yet. They are in the module after it (after_spmd-partitioning), and in"
-            " the final one (after_optimizations)."
+            " known yet. They are in the module dumped after the partitioner"
+            " (after_spmd-partitioning), and in the final one (after_optimizations)."
         ]
     elif note.devices > 1 and not note.names_mesh:
         sentences.append(
             f"It names no mesh axes, so its {note.devices:,} devices are one axis here."
-            f" Name them, such as mesh='data={note.devices}'."
+            f" Name the axes, as in mesh='data={note.devices}'."
         )
     if note.programs > 1:
         sentences.append(f"This is the largest of {note.programs:,} programs.")
@@ -141,16 +141,16 @@ def _other_mesh(note: OtherMesh) -> str:
 def _traced_before(note: TracedBefore) -> str:
     at = f" at {note.line}" if note.line else ""
     return (
-        f"jax traced a function{at} before any plan and does not trace it again, so its"
+        f"jax traced a function{at} before the first plan and does not trace it again, so its"
         " constraints are not seen. jax.clear_caches() makes jax trace it again."
     )
 
 
 def _sum_of_gradient(note: SumOfGradient) -> str:
     return (
-        f"jax.grad added the sum over {', '.join(note.axes)} at {note.line}: the value that"
-        " is differentiated there is the same on all devices, so its gradient is the sum of"
-        " the devices' gradients."
+        f"jax.grad added the sum over {', '.join(note.axes)} at {note.line}: it differentiates"
+        " with respect to a value that is the same on all devices, so the gradient is the sum"
+        " of the devices' gradients."
     )
 
 
@@ -158,8 +158,8 @@ def _sum_of_equals(note: SumOfEquals) -> str:
     count = note.devices
     return (
         f"The sum over {', '.join(note.axes)} at {note.line} adds values that are the same"
-        f" on all {count} devices: the result is {count} times the value, and a mean instead"
-        " would change nothing. If the values are gradients that jax.grad has already summed,"
+        f" on all {count} devices: the result is {count} times the value, and a mean would"
+        " leave it unchanged. If the values are gradients that jax.grad has already summed,"
         f" as in a step written for jax.pmap, the update is {count} times too large: take"
         " the mean of the loss before jax.grad, or apply jax.lax.pcast(..., to='varying') to"
         " the parameters before jax.grad."
@@ -169,10 +169,10 @@ def _sum_of_equals(note: SumOfEquals) -> str:
 def _same_rows(note: SameRows) -> str:
     axis, operand, count = note.axis, f"in_specs[{note.operand}]", note.devices
     return (
-        f"The shard_map at {note.line} is given the same rows of {operand}, {note.in_spec},"
-        f" on all {count} devices along {axis}, and out_specs[{note.result}],"
-        f" {note.out_spec}, concatenates what they return: the result has {count} times as"
-        f" many rows. If each device should have its own rows, also name {axis} in"
+        f"With {operand} = {note.in_spec}, the shard_map at {note.line} gives all {count}"
+        f" devices along {axis} the same rows, and out_specs[{note.result}] ="
+        f" {note.out_spec} concatenates their results: the result has {count} times as many"
+        f" rows. If each device should have its own rows, also name {axis} in"
         f" {operand}."
     )
 
@@ -181,7 +181,7 @@ def _no_collectives(note: NoCollectives) -> str:
     axes, lines = ", ".join(note.axes), joined(note.lines, limit=4)
     words = f"no_collectives is in force over {axes} at {lines}."
     if not note.planned:
-        return f"{words} The plan has no collective over them there."
+        return f"{words} The plan has no collective over {axes} there."
     planned = [f"{c.kind} at {c.source}" for c in note.planned]
     return (
         f"{words} jax checks this only on Explicit axes and in a shard_map, and the plan has"
@@ -210,9 +210,9 @@ def _scales_apart(note: ScalesApart) -> str:
     split = ", ".join(note.axes) or "no axis"
     return (
         f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
-        f" {_OPERANDS[note.operand]} operand is split over {split}, and that dimension of its"
-        f" scales over {', '.join(note.scale_axes)}. XLA moves the scales to their blocks in"
-        " every call. Give both arrays the same spec."
+        f" {_OPERANDS[note.operand]} operand is split over {split}, and dimension"
+        f" {note.dim} of its scales over {', '.join(note.scale_axes)}. XLA moves the scales to"
+        " their blocks in every call. Give both arrays the same spec."
     )
 
 
@@ -221,7 +221,7 @@ def _straddled_blocks(note: StraddledBlocks) -> str:
         f"In the block-scaled product at {note.line}, dimension {note.dim} of the"
         f" {_OPERANDS[note.operand]} operand has {note.blocks} blocks, and"
         f" {', '.join(note.axes)} splits that dimension into {note.shards} shards. jax also"
-        f" splits the scales into {note.shards}, so devices multiply blocks with the scales"
+        f" splits the scales into {note.shards} shards, so devices multiply blocks with the scales"
         " of other blocks. On CPUs the result is then wrong, without an error. Use a number"
         f" of shards that divides {note.blocks}."
     )
@@ -229,7 +229,7 @@ def _straddled_blocks(note: StraddledBlocks) -> str:
 
 def _unknown_parameter(note: UnknownJaxprParameter) -> str:
     return (
-        f"This version of jax has no parameter {note.parameter} of {note.primitive}, so"
+        f"In this version of jax, {note.primitive} has no parameter {note.parameter}, so"
         " notes that need it are left out. python -m shardviz doctor lists such names."
     )
 
@@ -271,8 +271,8 @@ SENTENCES = {
     MeshNeeded: lambda note: f"{_IN_CONTEXT} without it, {note.error}",
     OtherMesh: _other_mesh,
     CannotWatch: _sentence(
-        "Calls cannot be watched: a profiler or a debugger occupies Python's hook for that."
-        " End it."
+        "Calls cannot be watched: a profiler or debugger is using Python's hook for that."
+        " Stop it."
     ),
     FunctionReplaced: lambda note: (
         f"{note.function} has been replaced, perhaps by another library."
@@ -289,7 +289,7 @@ SENTENCES = {
     RandomNumbers: _sentence(
         "Random numbers are not partitionable here: if they are split, devices exchange the"
         " numbers that they need. jax.config.update('jax_threefry_partitionable', True) lets"
-        " each device generate its own numbers, which are different ones."
+        " each device generate its own numbers; it changes the numbers."
     ),
     UnknownJaxprParameter: _unknown_parameter,
     WithoutPrints: _without_prints,
@@ -298,7 +298,8 @@ SENTENCES = {
     ),
     CompiledByJax: _sentence(
         "jax compiled this program itself. The collectives right after XLA's partitioner"
-        " and the memory over time are in a dump that only sv.compile(fn, *args) asks for."
+        " and the memory over time are read from a dump that only sv.compile(fn, *args)"
+        " requests."
     ),
     NotCompiled: _sentence(
         "This program is lowered but not compiled, so only its requested and propagated"
@@ -307,7 +308,7 @@ SENTENCES = {
     ),
     FileOfStages: _file_of_stages,
     OwnDump: _sentence(
-        "XLA_FLAGS requests a dump (xla_dump_to), so shardviz makes none itself."
+        "XLA_FLAGS requests a dump (xla_dump_to), so shardviz does not request its own."
     ),
     NoDump: _sentence(
         "XLA's dump has no module from its partitioner. This happens when the program comes"

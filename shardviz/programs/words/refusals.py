@@ -29,7 +29,7 @@ from shardviz.programs.refusals import (
 _MOST = 5
 # Conditions under which an edit is right, for edits whose results are often wrong.
 _CONDITIONS = {
-    "psum": "if each device holds a part of a sum",
+    "psum": "if each device holds a partial sum",
     "pmean": "if each device holds the mean of its own part",
 }
 _OUT_SPECS_CONDITION = "if each device holds a block of the result"
@@ -43,19 +43,19 @@ def edit(fact: TypeEdit) -> str:
     """Describes an edit: the code, and where to put it.
 
     >>> print(edit(CastCarry((0, 2), ("x",))))
-    jax.lax.pcast(..., ('x',), to='varying') of values 0 and 2 of the carry, before the loop
+    jax.lax.pcast(..., ('x',), to='varying') on values 0 and 2 of the carry, before the loop
     """
     if isinstance(fact, CombineBeforeRead):
         reader = fact.reader + clause(" ({})", fact.line)
         return (
-            f"jax.lax.{fact.collective}(..., {fact.axes[0]!r}) of the value that {reader}"
+            f"jax.lax.{fact.collective}(..., {fact.axes[0]!r}) on the value that {reader}"
             " reads, before it is read"
         )
     words, condition = _call(fact)
     if fact.is_right is None:
         words += clause(", {}", condition)
     if fact.bytes is not None:
-        words += f" ({bytes_text(fact.bytes)} sent per device in all)"
+        words += f" ({bytes_text(fact.bytes)} sent per device in total)"
     return words
 
 
@@ -63,25 +63,25 @@ def _call(fact: TypeEdit) -> tuple[str, str]:
     """Returns an edit's code, and when the edit is right (`""` means always)."""
     match fact:
         case ReshardOperands(spec=spec):
-            return f"jax.sharding.reshard(..., {spec}) of {_operands(fact)}", ""
+            return f"jax.sharding.reshard(..., {spec}) on {_operands(fact)}", ""
         case CastOperands(axes=axes):
-            return f"jax.lax.pcast(..., {axes}, to='varying') of {_operands(fact)}", ""
+            return f"jax.lax.pcast(..., {axes}, to='varying') on {_operands(fact)}", ""
         case CastBranches(axes=axes):
-            part = "the results of branches that do not vary over these axes"
-            return f"jax.lax.pcast(..., {axes}, to='varying') of {part}", ""
+            part = "the branch results that do not vary over these axes"
+            return f"jax.lax.pcast(..., {axes}, to='varying') on {part}", ""
         case OutSharding(spec=spec):
             return f"out_sharding={spec}", ""
         case AtGet(spec=spec):
             return f".at[...].get(out_sharding={spec})", ""
         case AtSet(spec=spec):
             return (
-                f"out_sharding={spec} in .at[...].set, .add or the method that is there"
+                f"out_sharding={spec} in the call of .at[...].set, .add or similar"
             ), ""
         case AutoAxes(spec=spec):
             return f"jax.sharding.auto_axes(..., out_sharding={spec})", ""
         case CombineResults(collective=collective, axes=axes):
             of = repr(axes[0]) if len(axes) == 1 else axes
-            call = f"jax.lax.{collective}(..., {of}) of {_results(fact)}"
+            call = f"jax.lax.{collective}(..., {of}) on {_results(fact)}"
             return f"{call} before the return", _CONDITIONS.get(collective, "")
         case NameInOutSpecs(spec=spec):
             return f"{spec} in the out_specs for {_results(fact)}", _OUT_SPECS_CONDITION

@@ -294,8 +294,8 @@ def compiler_options(program: Program) -> dict[str, Any]:
         # The fingerprint contains the value's repr, which must not vary.
         if not (isinstance(name, str) and isinstance(value, PLAIN)):
             raise ProgramError(
-                f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
-                " Give text, a number or a truth value."
+                f"The compiler option {shown(name)} is {shown(value)}, which no"
+                " compiler accepts. Give text, a number or a boolean."
             )
     return options
 

@@ -181,8 +181,9 @@ def _leaves(program: Program, values: tuple[PyTree, ...]) -> list[PyTree]:
         # For a wrong number of values, the error below is clearer than this one.
         if len(values) == len(names) and tree != program.tree:
             raise ProgramError(
-                f"The values form another tree than the arguments: {shown(tree, 120)} and"
-                f" {shown(program.tree, 120)}. Give them in the same containers."
+                "The values form a different tree than the arguments:"
+                f" {shown(tree, 120)} and {shown(program.tree, 120)}. Give them in the"
+                " same containers."
             )
     if len(values) != len(names):
         raise ProgramError(

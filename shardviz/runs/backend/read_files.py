@@ -88,8 +88,8 @@ def _read(file: Path) -> bytes:
         reason = getattr(error, "strerror", None) or str(error)
         raise ProgramError(f"{shown(str(file))} cannot be read: {reason}.") from None
     raise ProgramError(
-        f"{shown(str(file))} is no plain file, or has more than {bytes_text(MOST)}. Pass"
-        " the module of a smaller program, such as one layer."
+        f"{shown(str(file))} is not a regular file, or has more than"
+        f" {bytes_text(MOST)}. Pass the module of a smaller program, such as one layer."
     )
 
 
@@ -107,7 +107,7 @@ def _in_worker(function: Callable[..., Report | Plan], *arguments: Any) -> Any:
         raise
     except (ValueError, LookupError, AssertionError, RecursionError) as error:
         raise ProgramError(
-            f"{arguments[1]} is no complete module in text or binary form"
+            f"{arguments[1]} is not a complete module in text or binary form"
             f" ({in_words(error)}). Pass a file as XLA or jax wrote it, unpacked."
         ) from None
 
@@ -193,7 +193,7 @@ def _module(data: bytes, name: str) -> Module:
     except Exception as error:  # noqa: BLE001  XLA raises its own type
         raise ProgramError(
             f"XLA cannot parse {name}. {in_words(error)} Pass the complete text of a"
-            " module, written by this or an older version of XLA."
+            " module written by this version of XLA or an older one."
         ) from None
 
 

@@ -232,5 +232,5 @@ def _raise_no_answer(error: RuntimeError) -> NoReturn:
     message = " ".join(str(error).split())[:200]
     raise Disagreement(
         "The coordinator of jax.distributed, which runs in process 0, does not answer:"
-        f" process 0 has ended, or the network is cut. It said: {message}"
+        f" process 0 has ended, or the network is cut. jax says: {message}"
     ) from error

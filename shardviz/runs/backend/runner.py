@@ -126,8 +126,8 @@ class Job:
     ) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
-                "What is compiled or run is a program, made by sv.program(fn, ...); got"
-                f" {shown(program)}."
+                "Only a program made by sv.program(fn, ...) can be compiled or run;"
+                f" got {shown(program)}."
             )
         self.program, self.cache, self.preview = program, cache, preview
         self.repeat, self.values, self.compare = repeat, values, compare
@@ -322,5 +322,5 @@ def check_repeat(repeat: object) -> None:
         if 1 <= repeat <= MAX_REPEAT:
             return
     raise ProgramError(
-        f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
+        f"repeat= is the number of runs, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
     )

@@ -328,15 +328,15 @@ def compile_only_devices(topology: Topology) -> list[Device]:
     except Exception as error:  # plugins raise various errors for an unknown shape
         reason = " ".join(str(error).split())[:400]
         raise TargetError(
-            f"The {platform.upper()} compiler that is installed here cannot describe"
+            f"The installed {platform.upper()} compiler cannot describe"
             f" {str(topology)!r}: {reason} Try another shape or generation, or another"
             f" version of jax and of shardviz[{platform}]."
         ) from error
     # This plugin may count devices differently from our table of chips.
     if len(devices) != topology.devices:
         raise TargetError(
-            f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"
-            f" {topology.devices:,} were expected. Try another shape of slice."
+            f"The compiler has {plural(len(devices), 'device')} for {str(topology)!r},"
+            f" but {topology.devices:,} were expected. Try another shape of slice."
         )
     return devices
 

@@ -21,7 +21,7 @@ def difference(fact: Difference) -> str:
         f" the {fact.field}: {_value(fact.value, fact.line)} instead of"
         f" {_value(fact.reference_value, fact.reference_line)}. Nothing ran: unless all"
         " processes do the same, they wait for each other or compute wrong numbers. Look for"
-        " code that depends on jax.process_index(), on files of one process, or on random"
+        " code that depends on jax.process_index(), on files that only one process has, or on random"
         " numbers without a fixed seed. If each process has its own rows, create the array"
         " with jax.make_array_from_process_local_data from the rows that sv.process_rows"
         " lists."
@@ -42,8 +42,8 @@ def missing(fact: Missing) -> str:
     return (
         f"{processes(fact.absent)} did not reach {fact.call} within"
         f" {fact.seconds:.3g} s; {processes(fact.waiting).lower()} waited, and nothing"
-        " ran. Processes that are missing are in another branch of the script, still busy,"
-        " or have ended: look at their output. The environment variable SHARDVIZ_WAIT sets"
+        " ran. A missing process is in another branch of the script, is still busy, or has"
+        " ended: look at its output. The environment variable SHARDVIZ_WAIT sets"
         " the seconds to wait."
     )
 

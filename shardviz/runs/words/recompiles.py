@@ -75,7 +75,7 @@ def _setting(fact: SettingChanged) -> str:
     'x64 mode: off became on'
     """
     if not fact.name:
-        return "another setting of jax, which this version of it does not name"
+        return "another jax setting, which this version of jax does not name"
     name = _SETTINGS.get(fact.name)
     if name is None:
         name = fact.name.removeprefix("jax_").replace("_", " ")
@@ -156,7 +156,7 @@ def why_compiled(row: SignatureRow) -> str:
     """Explains in a few words why a signature was compiled."""
     reason = _reasons(row.differences) or "the first call"
     if row.compiles == 0:
-        return f"not compiled, since jax already had it ({reason})"
+        return f"not compiled, since jax already had the executable ({reason})"
     if row.compiles > 1:
         return f"{reason} (compiled {row.compiles} times)"
     return reason
@@ -220,8 +220,8 @@ def mesh_comparison(value: MeshComparison) -> str:
         )
     if not second.misses:
         return (
-            "jax repeated nothing for the second mesh, because it has the devices of the"
-            " first."
+            "jax repeated nothing for the second mesh, because both meshes have the same"
+            " devices."
         )
     repeated = " and ".join(_DONE[stage] for stage in second.misses)
     reused = " and ".join(_DONE[s] for s in STAGES if s not in second.misses)

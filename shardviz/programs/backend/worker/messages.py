@@ -99,9 +99,9 @@ def compile_arguments(lowered: Any) -> dict[str, Any]:
     arguments = jax_compat.compile_arguments(lowered)
     if arguments is None or not all(name in arguments for name in _LISTS):
         raise ProgramError(
-            f"jax {jax.__version__} does not say which callbacks a lowered program has,"
-            " so it cannot be sent to another process. jax 0.10 to 0.12 do; or run it on"
-            " devices of this kernel, with target='attached'."
+            f"jax {jax.__version__} does not report which callbacks a lowered program"
+            " has, so the program cannot be sent to another process. jax 0.10 to 0.12"
+            " do; or run it on devices of this kernel, with target='attached'."
         )
     return arguments
 
@@ -270,7 +270,7 @@ def refuse_in_callback(worker: bool) -> None:
         waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
     if waits:
         raise ProgramError(
-            "This was called inside a host callback. The program that called it waits for the"
-            " callback, which would wait for the program, forever. Call it outside of the"
-            " callback, and give the callback what it needs."
+            "This was called inside a host callback. The program waits for the callback,"
+            " which would wait for the program, forever. Make the call outside of the"
+            " callback, and pass its result to the callback."
         )

@@ -357,7 +357,7 @@ def _group_of(engine_infos: Mapping[int, EngineInfo]) -> str:
         if info.started or info.group:
             raise TargetError(
                 f"jax has started its devices in engine {rank} (pid {info.pid} on"
-                f" {info.host}) already, and cannot join others any more. Restart the"
+                f" {info.host}) already, and can no longer join others. Restart the"
                 " engines, and use sv.hosts before anything else runs on them."
             )
     return ""

@@ -80,7 +80,7 @@ def make_hosts(
         return Hosts(engines, devices_each, platform_name, seconds)
     if not 1 <= processes <= cluster.MOST_ENGINES:
         raise TargetError(
-            f"From 1 to {cluster.MOST_ENGINES} processes are started on one machine; got"
+            f"One machine can start 1 to {cluster.MOST_ENGINES} processes; got"
             f" {shown(processes)}."
         )
     platform_name = platform_name or "cpu"
@@ -194,7 +194,7 @@ class OnHosts(Elsewhere):
         hosts = chosen(target)
         if hosts is None:
             raise TargetError(
-                f"No processes are called {shown(target)} any more. Start them with"
+                f"There are no longer processes called {shown(target)}. Start them with"
                 " sv.hosts."
             )
         hosts.refuse_lost()
@@ -219,7 +219,7 @@ class OnHosts(Elsewhere):
         for rank in self.ranks:
             if answers[rank].fingerprint != answers[first].fingerprint:
                 raise TargetError(
-                    f"Process {rank} compiled another program than process {first}."
+                    f"Process {rank} compiled a different program than process {first}."
                     " Nothing ran. Start all processes with the same settings, such as"
                     " XLA_FLAGS, and the same versions."
                 )

@@ -418,9 +418,9 @@ def put_module(lowered: jax.stages.Lowered, module: LoweredModule) -> None:
     placeholder_module = kept_module(lowered)
     if not isinstance(placeholder_module, ir.Module):
         raise ProgramError(
-            f"jax {jax.__version__} does not say what a program was lowered to, so it"
-            " cannot be compiled in another process. jax 0.10 to 0.12 do; or use devices"
-            " of this kernel, with target='attached'."
+            f"jax {jax.__version__} does not expose a lowered program's module, so it"
+            " cannot be compiled in another process. jax 0.10 to 0.12 do; or use"
+            " devices of this kernel, with target='attached'."
         )
     context = placeholder_module.context
     keep_module(lowered, ir.Module.parse(module.bytecode, context))
