@@ -334,7 +334,7 @@ class Audit(Displayed, Fact):
         >>> found = sv.audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> print(found.diff("nnx").rows[0].why)
         Dimension 0: linen finds no rule that applies; nnx has no rule for the name and
-        takes the name for a mesh axis.
+        uses it as a mesh axis.
         """
         if not isinstance(other, Audit):
             other = self.under(other)

@@ -78,7 +78,7 @@ class Chip:
             network.
         collective_latency: the least seconds of any gather, scatter or sum of GPUs,
             however small.
-        wrap: when an axis closes to a ring: `"cube"` if every axis is a multiple of 4,
+        wrap: when an axis forms a ring: `"cube"` if every axis is a multiple of 4,
             `"full"` if the axis is as long as the pod's, `""` never.
         gpu: fields of XLA's `gpu_device_info`, which describe a GPU to the compiler.
         cited: field name of a published figure -> its key in `SOURCES`.
@@ -138,7 +138,7 @@ class Chip:
         return self.peak_bf16
 
     def wraps(self, shape: Shape) -> tuple[bool, ...]:
-        """Returns whether each axis of a slice of this shape closes to a ring.
+        """Returns whether each axis of a slice of this shape forms a ring.
 
         Follows the scaling book, part 2. TPU v4, v5p and 7x consist of cubes of 4x4x4
         chips, joined by optical switches that also close the rings. In v5e and v6e, an

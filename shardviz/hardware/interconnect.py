@@ -72,7 +72,7 @@ class Torus:
 
     @property
     def wraps(self) -> tuple[bool, ...]:
-        """Whether each axis closes to a ring."""
+        """Whether each axis forms a ring."""
         return self.topology.wraps[: len(self.shape)]
 
     @property
@@ -477,7 +477,7 @@ def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
 def _capacity(
     torus: Torus, chips: np.ndarray, sizes: tuple[int, ...], axis: int
 ) -> np.ndarray:
-    """float64 [groups]: 2 if the axis closes to a ring, 1 if it is open, 0 if flat."""
+    """float64 [groups]: 2 if the axis forms a ring, 1 if it is open, 0 if flat."""
     size = sizes[axis]
     if size == 1:
         return np.zeros(len(chips))

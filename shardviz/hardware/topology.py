@@ -324,7 +324,7 @@ class Topology(Displayed):
 
     @cached_property
     def wraps(self) -> tuple[bool, ...]:
-        """Whether each axis of a slice closes to a ring; all False for GPUs."""
+        """Whether each axis of a slice forms a ring; all False for GPUs."""
         return self.chip.wraps(self.shape)
 
     @cached_property
@@ -408,7 +408,7 @@ class Topology(Displayed):
 
         >>> import shardviz as sv
         >>> sv.Topology.parse("tpu:v5p:4x4x8").words()
-        '128 chips of TPU v5p as 4×4×8 on 32 hosts of 4 chips; every axis closes to a ring.'
+        '128 TPU v5p chips as 4×4×8 on 32 hosts of 4 chips; every axis forms a ring.'
         """
         return explanation(self)
 

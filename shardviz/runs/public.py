@@ -258,7 +258,7 @@ def compare_meshes(
     >>> import jax, jax.numpy as jnp, shardviz as sv
     >>> here = jax.sharding.Mesh(jax.devices()[:1], ("x",))
     >>> print(sv.compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
-    jax repeated nothing for the second mesh, because it has the devices of the first.
+    jax repeated nothing for the second mesh, because both meshes have the same devices.
     """
     with needed_by("sv.compare_meshes"):
         from shardviz.runs.backend import listening

@@ -249,7 +249,7 @@ class MeshComparison(Displayed):
 
     >>> none = MeshCall(dict.fromkeys(STAGES, 0))
     >>> print(MeshComparison(none, none, none).explain())
-    jax repeated nothing for the second mesh, because it has the devices of the first.
+    jax repeated nothing for the second mesh, because both meshes have the same devices.
     """
 
     first: MeshCall

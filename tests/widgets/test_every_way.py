@@ -153,7 +153,7 @@ def test_a_layout_or_a_resolution_opens_with_its_name_axes_and_rules():
 def test_what_cannot_be_opened_says_what_can():
     for wrong, words in (
         (object(), "The Explorer opens on a program, a mesh"),
-        ({"shardviz": 0}, "no Explorer state"),
+        ({"shardviz": 0}, "not an Explorer state"),
         (sv.resolve("embed", [("embed", "data")]), "mesh= and shape="),
         (sv.resolve("embed", [("embed", "data")], mesh="data=2"), "mesh= and shape="),
     ):

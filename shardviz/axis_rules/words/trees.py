@@ -284,8 +284,8 @@ def _few_names(audit: Audit) -> str:
     lines = {}
     for row in audit.few_names:
         sentence = (
-            "If the live array is a stack of layers, its last dimensions are split, and not"
-            f" as {row.spec}."
+            f"If the live array is a stack of layers, {row.spec} is wrong: its last dimensions"
+            " are split instead."
         )
         lines.setdefault(f"{few_names(row)}. {sentence}", []).append(row.path)
     return "\n".join(f"{few(paths)}: {words}" for words, paths in lines.items())

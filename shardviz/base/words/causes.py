@@ -201,11 +201,11 @@ def _behind(fact: Moved, how: str, moves: str) -> str:
 
 def _summed(fact: Summed) -> str:
     verb = _verb(fact)
-    together = "the parts are summed" if verb == "sums" else f"XLA {verb} the parts"
+    together = "they are summed" if verb == "sums" else f"XLA {verb} them"
     if verb.startswith("takes"):
-        together = f"XLA {verb} of the parts"
+        together = f"XLA {verb} of them"
     over = _axes(fact, "all its devices")
-    return f"Each device has a part of {fact.operand}: {together} over {over}."
+    return f"The devices have partial values of {fact.operand}: {together} over {over}."
 
 
 def _contracted(fact: Contracted) -> str:

@@ -40,7 +40,7 @@ def movement_view(
     >>> from shardviz.explorer.planner import Planner
     >>> stages = StageViews(Planner(lambda: None, ExecutableCache()))
     >>> movement_view("0:0", stages, None)["error"]
-    'This collective is not known any more. Choose one again.'
+    'This collective no longer exists. Choose another one.'
     """
     try:
         return {"data": _collective_data(key, stages, placement), "error": ""}

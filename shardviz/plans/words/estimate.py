@@ -86,7 +86,7 @@ def why_moved(cause: MoveCause) -> str:
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
     >>> cause = MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort")
     >>> print(why_moved(cause))
-    x is split over data, and sort needs dimension 0 unsplit.
+    x is split over data along dimension 0, and sort needs that dimension unsplit.
     """
     sentence = _why_moved(cause)
     if cause.through:
@@ -110,7 +110,8 @@ def _why_moved(cause: MoveCause) -> str:
         return f"{has}, and XLA's partitioner does not split {cause.user} that way."
     user = cause.user or "its reader"
     if cause.kind == "all-gather" and from_dims:
-        return f"{has}, and {user} needs {along(from_dims)} unsplit."
+        dims = by_count(len(from_dims), "that dimension", "those dimensions")
+        return f"{has} along {along(from_dims)}, and {user} needs {dims} unsplit."
     if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
         return (
             f"{has} along {along(from_dims)}, and {user} needs it split along"
