@@ -222,7 +222,7 @@ def _reduced(fact: Reduced) -> str:
 def _completed(fact: Reduced, does: str) -> str:
     kept = ""
     if not KINDS[fact.kind].equal_results:
-        kept = ", and needs only its shard of the total"
+        kept = ", and needs only its shard of the final result"
     loop = ""
     if fact.vmapped_loop:
         loop = (

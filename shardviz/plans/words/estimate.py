@@ -75,7 +75,7 @@ def why_summed(cause: SumCause) -> str:
         does = f"combines values that are {split}"
     # For a reduce-scatter instead of an all-reduce.
     if cause.kept:
-        part += ", and needs only its shard of the total"
+        part += ", and needs only its shard of the final result"
     return f"{cause.value} {does}: {part}."
 
 
