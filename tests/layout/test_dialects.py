@@ -74,7 +74,7 @@ def test_sentences_and_errors_name_the_library():
     assert "Dots replicates arrays that no pattern matches" in replicating.explain()
     with pytest.raises(sv.ShardvizError, match="Dots allows only one"):
         sv.audit(TREE, table, MESH, dialect=replace(allowed, raises=True))
-    with pytest.raises(sv.ShardvizError, match="there twice"):
+    with pytest.raises(sv.ShardvizError, match="occurs twice"):
         sv.audit(TREE, [("a", ()), ("a", ())], MESH, dialect=replace(DOTS, unique_patterns=True))
 
 

@@ -176,5 +176,5 @@ def test_the_explorer_opens_parameters_on_their_own_mesh(values):
 
 def test_a_state_of_another_version_is_no_tree():
     state = sv.explore().state()
-    with pytest.raises(sv.ShardvizError, match="no Explorer state"):
+    with pytest.raises(sv.ShardvizError, match="not an Explorer state"):
         sv.explore({**state, "shardviz": 99})

@@ -215,7 +215,7 @@ def test_files_that_are_not_there_or_no_text(tmp_path):
     with pytest.raises(sv.ShardvizError, match="No such file"):
         sv.lock(tmp_path / "none.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(sv.ShardvizError, match="no text"):
+    with pytest.raises(sv.ShardvizError, match="not UTF-8 text"):
         sv.lock(str(tmp_path / "bytes.json"))
     with pytest.raises(sv.ShardvizError, match="Cannot write a lock"):
         rows_locked(ROWS).write(tmp_path / "bytes.json" / "x.json")
