@@ -204,8 +204,8 @@ def check_drawable(layout: Layout) -> None:
     """
     if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
         raise LayoutError(
-            f"The shard indices split the array into {layout.num_blocks:,} blocks, and"
-            f" {plural(layout.mesh.size, 'device')} hold some of them; at most"
+            f"The shard indices split the array into {layout.num_blocks:,} blocks, of"
+            f" which {plural(layout.mesh.size, 'device holds', 'devices hold')} some; at most"
             f" {MOST_BLOCKS:,} can be drawn. Read the shard indices from layout.starts"
             " and layout.stops."
         )
