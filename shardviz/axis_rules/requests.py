@@ -342,7 +342,7 @@ def request(
     >>> request(ArraySpec("w", (512, 2048), "embed mlp"), mesh, rules).layout.shard_shape
     (512, 1024)
     >>> print(request(ArraySpec("w", (512, 2047), "embed mlp"), mesh, rules).problem[:41])
-    Dimension 1: 2,047 does not divide by 2 (
+    Dimension 1: 2,047 is not divisible by 2 (
     """
     resolution, problem = None, None
     if array.logical is not None and rules is not None:

@@ -44,7 +44,7 @@ class DeviceOrder(Fact):
 
     >>> from shardviz.base.mesh import make_mesh
     >>> print(DeviceOrder(make_mesh(data=4), ("data",), 3, 1, 3e-3, 1e-3))
-    Axis data takes 3 hops, and 1 in another order of the devices: the least time...
+    Sends along axis data take up to 3 hops, but 1 in another order of the devices: ...
     """
 
     mesh: MeshSpec

@@ -113,7 +113,7 @@ class Miss(Fact):
         differences: why the call had to compile; `()` if it was the first.
 
     >>> print(Miss("step", "(x: float32[8])", 1))
-    step was compiled for (x: float32[8]), entry 1; nothing was compiled before.
+    step was compiled for (x: float32[8]) (entry 1). Nothing was compiled before.
     """
 
     function: str

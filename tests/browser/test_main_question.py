@@ -19,7 +19,11 @@ from tests.widgets.test_every_way import audit_anew, held
 CASES = {
     "a size that does not divide": (
         (6, "embed", [("heads", "model"), ("embed", None)]),
-        ("q", "heads", "Rule 30 wins and asks for model, but 6 does not divide by 4: 2 left over."),
+        (
+            "q",
+            "heads",
+            "Rule 30 wins and asks for model, but 6 is not divisible by 4: 2 left over.",
+        ),
     ),
     "a misspelt name": (
         (8, "embd", [("heads", "model"), ("embed", "data")]),

@@ -122,7 +122,7 @@ def test_layouts_and_requests_go_back():
     struct = to_jax(asked)
     assert (struct.shape, struct.dtype, struct.sharding.spec) == ((8, 4), jnp.bfloat16, P("a"))
     broken = request(array("x", (7,), "a"), mesh, None)
-    with pytest.raises(LayoutError, match="x: Dimension 0: 7 does not divide"):
+    with pytest.raises(LayoutError, match="x: Dimension 0: 7 is not divisible"):
         to_jax(broken)
     with pytest.raises(LayoutError, match="made of shard indices"):
         to_jax(sharding_layout((4,), "int8", SingleDeviceSharding(jax.devices()[0])))

@@ -140,7 +140,7 @@ WRONG_OUT = {
     "no such axis": (("c", "a"), r"output\[0\]: .*split over 'c': the mesh .*has no such axis"),
     "does not divide": (
         ("a", "None, (a, b)"),
-        r"output\[1\]: Dimension 1: 12 does not divide by 8",
+        r"output\[1\]: Dimension 1: 12 is not divisible by 8",
     ),
     "too long": (("a, b, None", "a"), r"output\[0\]: The spec .* has 3 entries"),
 }

@@ -215,7 +215,7 @@ def test_the_arrays_of_an_audit_that_are_not_split_are_named_with_the_reason():
         ([("w", (8, 8), "a b")], [("a", None)], "rule 1 (a → None)"),
         ([sv.array("w", (8, 8), spec="None")], [], "P(None)"),
         ([("w", (8, 8), "a b")], [("a", "one")], "P('one', None), but all its axes have size 1"),
-        ([("w", (9, 8), "a b")], [("a", "data")], "9 does not divide by 4"),
+        ([("w", (9, 8), "a b")], [("a", "data")], "9 is not divisible by 4"),
         ([("w", (8,), "_")], [("a", "data")], "P(None)"),
     ],
 )  # fmt: skip

@@ -97,7 +97,7 @@ def test_values_are_taken_in_the_form_of_the_arguments():
 WRONG = {
     "too few": (TREE, ({"w": W},), "'p' and 'y'"),
     "leaves for trees": (FLAT, (W, Y, Y), "got 3 values"),
-    "a different tree": (TREE, ([W], Y), "another tree"),
+    "a different tree": (TREE, ([W], Y), "a different tree"),
     "another shape": (FLAT, (W.T, Y), "w is"),
     "another type": (FLAT, (W, Y.astype(np.int32)), "y is"),
     "an object": (FLAT, (object(), Y), "w takes an array"),

@@ -51,7 +51,7 @@ ERRORS = {
     "an array that does not divide": (
         lambda: program(jnp.sin, x=((6, 4), "data")),
         "program",
-        "x: Dimension 0: 6 does not divide by 4 (data)",
+        "x: Dimension 0: 6 is not divisible by 4 (data)",
         False,
     ),
     "an exception of the function": (

@@ -77,7 +77,7 @@ def test_bytes_and_waste_are_those_of_the_audit():
     assert split["copies"] == 2048 * 512 * 4 // 2 - 2048 * 512 * 4 // 8
     assert "embd" in split["note"]
     assert "embed" in split["note"]
-    assert "510 does not divide by 4" in per_kind["P('data')"]["problem"]
+    assert "510 is not divisible by 4" in per_kind["P('data')"]["problem"]
     total = sum(r.bytes_per_device or 0 for r in found.rows)
     assert sum(row["bytes"] * 4 for row in view["kinds"]) == total
     assert view["capacity"] == 0

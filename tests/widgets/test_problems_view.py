@@ -261,7 +261,7 @@ def test_each_dimension_that_cannot_be_split_is_a_problem_of_its_own():
     assert [text.split(".")[0] for text in texts] == ["c cannot be laid out"] + 2 * [
         "d cannot be laid out"
     ]
-    for text, words in zip(texts, ("named twice", "'expert'", "6 does not divide"), strict=True):
+    for text, words in zip(texts, ("named twice", "'expert'", "6 is not divisible"), strict=True):
         assert words in text
 
 
@@ -383,7 +383,7 @@ def test_the_dimension_where_to_look(shape, names, dim):
 @pytest.mark.parametrize(
     ("names", "shape", "dim"),
     [
-        # 6 does not divide by 4; a dimension before it has no rule, or one that holds.
+        # 6 is not divisible by 4; a dimension before it has no rule, or one that holds.
         ("zzz batch", (64, 6), 1),
         ("mlp batch", (64, 6), 1),
         ("batch mlp", (6, 64), 0),

@@ -97,7 +97,7 @@ def reason(request: Request, dim: int, by_path: bool = False) -> tuple[str, str]
     >>> reason(request(wq, mesh, rules), 1)[0]
     'heads is not split.'
     >>> reason(request(wq, mesh, rules), 1)[1]
-    "Rule 1 wins and asks for 'tensor', but 34 does not divide by 4: 2 left over."
+    "Rule 1 wins and asks for 'tensor', but 34 is not divisible by 4: 2 left over."
     """
     resolution, names = request.resolution, request.array.logical
     name = title(names, dim)
@@ -203,9 +203,7 @@ def _wins(fact: Verdict, resolution: Resolution) -> str:
 
 
 def _left_over(fact: Misfit) -> str:
-    return (
-        f"{fact.size:,} does not divide by {fact.parts:,}: {fact.remainder:,} left over"
-    )
+    return f"{fact.size:,} is not divisible by {fact.parts:,}: {fact.remainder:,} left over"
 
 
 def _missing(fact: MissingAxis) -> str:

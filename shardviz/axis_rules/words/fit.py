@@ -12,7 +12,7 @@ def fit(fact: Fit) -> str:
     >>> fit(Fit(3 << 30, 4 << 30))
     'Fits: 3 GiB of 4 GiB per device.'
     >>> fit(Fit(21 << 30, 16 << 30, "TPU v5e"))
-    'Does not fit: 21 GiB per device, TPU v5e has 16 GiB.'
+    'Does not fit: 21 GiB per device; TPU v5e has 16 GiB.'
     """
     compared = [fact.needed, fact.capacity or 0]
     if fact.code == "not now":
@@ -23,17 +23,15 @@ def fit(fact: Fit) -> str:
     if fact.arrays_only:
         note += ", before activations"
     needed = f"{size} per device{note}"
-    # A note has commas of its own.
-    mark = ";" if note else ","
     if fact.code == "too large":
         owner = fact.device or "a device"
         has = limit
         if fact.reserved:
             whole = bytes_text((fact.capacity or 0) + fact.reserved)
             has = f"{whole}, {limit} of it usable"
-        return f"Does not fit: {needed}{mark} {owner} has {has}."
+        return f"Does not fit: {needed}; {owner} has {has}."
     if fact.code == "not now":
-        return f"Does not fit now: {needed}{mark} {limit} is free."
+        return f"Does not fit now: {needed}; {limit} is free."
     if fact.capacity is None:
         return f"{needed}; the memory of a device is not known."
     # If some arrays are not counted, don't claim that all of them fit.

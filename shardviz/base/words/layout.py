@@ -12,14 +12,14 @@ def misfit(fact: Misfit) -> str:
     """The remainder of an uneven dimension, and sizes or axes that would divide evenly.
 
     >>> misfit(Misfit(510, ("data",), 4, ("model",)))
-    "510 does not divide by 4 (data): 2 left over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'."
+    "510 is not divisible by 4 (data): 2 left over. Sizes that are: 508 and 512; or pad by 2. It would divide over 'model'."
     """  # noqa: E501
     # A legacy ShardingSpec has no mesh axes.
     over = f" ({' × '.join(fact.axes)})" if fact.axes else ""
     sizes = joined(f"{size:,}" for size in fact.sizes)
     words = (
-        f"{fact.size:,} does not divide by {fact.parts:,}{over}: {fact.remainder:,} left"
-        f" over. Sizes that do: {sizes}; or pad by {fact.padding:,}."
+        f"{fact.size:,} is not divisible by {fact.parts:,}{over}: {fact.remainder:,} left"
+        f" over. Sizes that are: {sizes}; or pad by {fact.padding:,}."
     )
     if fact.other_axes:
         words += f" It would divide over {listed(fact.other_axes, 'or')}."

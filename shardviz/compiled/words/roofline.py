@@ -76,8 +76,12 @@ def order(fact: DeviceOrder) -> str:
         )
     if fact.code == "slower":
         return f"With the devices in another order, {gain}."
-    axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")
-    hops = f"{plural(fact.hops, 'hop')}, and {fact.possible} in another order of the devices"
+    axes = by_count(
+        len(fact.axes),
+        "Sends along axis {} take up to",
+        "Sends along axes {} take up to",
+    )
+    hops = f"{plural(fact.hops, 'hop')}, but {fact.possible} in another order of the devices"
     return f"{axes.format(joined(fact.axes))} {hops}: {gain}."
 
 

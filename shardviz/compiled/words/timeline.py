@@ -12,7 +12,9 @@ NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Target."
 NOT_PLANNED = "There is no plan, so least times and memory are not known."
 NO_PLAN = "There is no plan yet: the program is planned once you pause editing."
-NOTHING = "No operation of this program has a least time of its own."
+NOTHING = (
+    "XLA may fuse every operation of this program, so there are no least times to show."
+)
 #: The names of the two schedules, each with an explanation.
 SERIAL = ("One after another", "Each begins when the one before has ended.")
 OVERLAPPED = (

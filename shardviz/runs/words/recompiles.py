@@ -110,7 +110,7 @@ _MOST_LETTERS, _MOST_REASONS = 400, 6
 def _compiled(fact: Miss, reason: str) -> str:
     signature = cut(fact.signature, _MOST_LETTERS)
     return (
-        f"{fact.function} was compiled for {signature}, entry {fact.entry}; {reason}."
+        f"{fact.function} was compiled for {signature} (entry {fact.entry}). {reason}."
     )
 
 
@@ -123,22 +123,22 @@ def _reasons(differences: Sequence[Difference]) -> str:
 
 def _miss(fact: Miss) -> str:
     reason = _reasons(fact.differences)
-    return _compiled(fact, reason or "nothing was compiled before")
+    return _compiled(fact, reason or "Nothing was compiled before")
 
 
 def _new_signature(fact: NewSignature) -> str:
     """Explains in one sentence why a call compiled.
 
     >>> change = ArrayChanged("x", "dtype", "float32", "int32")
-    >>> _new_signature(NewSignature("f", "(x: int32[])", 2, (change,), 1))[-72:]
-    'entry 2; the nearest is entry 1: argument x: dtype float32 became int32.'
+    >>> _new_signature(NewSignature("f", "(x: int32[])", 2, (change,), 1))[-74:]
+    '(entry 2). Compared with entry 1, argument x: dtype float32 became int32.'
     """
     differences = _reasons(fact.differences)
-    return _compiled(fact, f"the nearest is entry {fact.nearest}: {differences}")
+    return _compiled(fact, f"Compared with entry {fact.nearest}, {differences}")
 
 
 def _compiled_again(fact: CompiledAgain) -> str:
-    return _compiled(fact, f"again: {_reasons(fact.differences)}")
+    return _compiled(fact, f"It was compiled again: {_reasons(fact.differences)}")
 
 
 def _compile(fact: Compile) -> str:
