@@ -341,7 +341,7 @@ def request(
     >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))
     >>> request(ArraySpec("w", (512, 2048), "embed mlp"), mesh, rules).layout.shard_shape
     (512, 1024)
-    >>> print(request(ArraySpec("w", (512, 2047), "embed mlp"), mesh, rules).problem[:41])
+    >>> print(request(ArraySpec("w", (512, 2047), "embed mlp"), mesh, rules).problem[:42])
     Dimension 1: 2,047 is not divisible by 2 (
     """
     resolution, problem = None, None

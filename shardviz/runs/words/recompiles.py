@@ -130,7 +130,7 @@ def _new_signature(fact: NewSignature) -> str:
     """Explains in one sentence why a call compiled.
 
     >>> change = ArrayChanged("x", "dtype", "float32", "int32")
-    >>> _new_signature(NewSignature("f", "(x: int32[])", 2, (change,), 1))[-74:]
+    >>> _new_signature(NewSignature("f", "(x: int32[])", 2, (change,), 1))[-73:]
     '(entry 2). Compared with entry 1, argument x: dtype float32 became int32.'
     """
     differences = _reasons(fact.differences)
