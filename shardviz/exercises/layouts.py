@@ -105,7 +105,7 @@ with a spec.
 )
 def arrays_eight_shards(setup: Setup, answer: Answer) -> str:
     layout = read_layout(answer, setup.x, setup.mesh)
-    does = words.says(layout)
+    does = words.shards_text(layout)
     require(
         layout.shard_shape[1] == 1024,
         f"{does} These shards are not complete rows, since dimension 1 is split, too.",
@@ -210,7 +210,7 @@ first rows of the second half of `x`. Answer with a spec.
 )
 def arrays_second_half(setup: Setup, answer: Answer) -> str:
     layout = read_layout(answer, setup.x, setup.mesh)
-    does = words.says(layout)
+    does = words.shards_text(layout)
     require(
         layout.shard_shape[1] == 1024, f"{does} Every device must hold complete rows."
     )
@@ -247,7 +247,7 @@ def arrays_second_half(setup: Setup, answer: Answer) -> str:
 def arrays_square_shards(setup: Setup, answer: Answer) -> str:
     mesh = read_mesh(answer)
     layout = lay_out(setup.x.shape, setup.spec, mesh, setup.x.dtype)
-    does = words.says(layout)
+    does = words.shards_text(layout)
     require(mesh.size == setup.devices, f"{does} The mesh must have 16 devices.")
     rows, columns = layout.shard_shape
     require(rows == columns, f"{does} The shard is not square.")

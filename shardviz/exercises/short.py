@@ -376,7 +376,7 @@ heads and the size of a head. Split `keys` so that no two devices hold the same 
 )
 def cache_long_context(setup: Setup, answer: Answer) -> str:
     layout = read_layout(answer, setup.keys, setup.mesh)
-    does = words.says(layout)
+    does = words.shards_text(layout)
     require(layout.replicas == 1, f"{does} Some devices hold the same shard.")
     return does
 
@@ -649,7 +649,7 @@ With Explicit axes, which sharding is in the type of `C = A.T @ B`? Answer with 
 )
 def explicit_type(setup: Setup, answer: Answer) -> str:
     layout = read_layout(answer, setup.C, setup.mesh)
-    does = words.says(layout)
+    does = words.shards_text(layout)
     require(
         layout.shard_shape[0] == 256,
         f"{does} The rows of `C` must be split like those of `A.T`.",

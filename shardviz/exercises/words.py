@@ -119,19 +119,19 @@ def marks_table(marks: Iterable[tuple[str, int, bool, int, bool]]) -> str:
 _YES = {True: "yes", False: "no"}
 
 
-def says(layout: Layout) -> str:
+def shards_text(layout: Layout) -> str:
     """Describes the shards of a layout.
 
     >>> from shardviz.base.layout import lay_out
     >>> from shardviz.base.mesh import MeshSpec
-    >>> print(says(lay_out((8, 4), Spec.parse("x"), MeshSpec(("x", "y"), (4, 2)))))
+    >>> print(shards_text(lay_out((8, 4), Spec.parse("x"), MeshSpec(("x", "y"), (4, 2)))))
     With P('x'), each device holds a [2, 4] shard (32 B), and 2 devices hold each shard.
     """
     replicas = "no two devices hold the same shard"
     if layout.replicas > 1:
         replicas = f"{plural(layout.replicas, 'device')} hold each shard"
     return (
-        f"With {layout.spec or 'it'}, each device holds a {list(layout.shard_shape)} shard"
+        f"With {'this sharding' if layout.spec is None else layout.spec}, each device holds a {list(layout.shard_shape)} shard"
         f" ({bytes_text(layout.bytes_per_device)}), and {replicas}."
     )
 

@@ -907,7 +907,7 @@ def explicit_chosen_result(setup: Setup, answer: Answer) -> str:
     submitted = program(lambda A, B: function(A, B), *setup.arrays, mesh=setup.mesh)
     report = ran(submitted, np.matmul)
     (layout,) = report.out_layouts.values()
-    does = words.says(layout)
+    does = words.shards_text(layout)
     require(
         layout.shard_shape == (128, 512),
         f"{does} The rows of the result must be split over `x`.",

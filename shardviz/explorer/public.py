@@ -36,10 +36,10 @@ def explore(
     rules: RulesLike | None = None,
     **keywords: Any,
 ) -> Explorer:
-    """Opens the Explorer on a value, in the tab that shows it best.
+    """Opens the Explorer on a value, in the view that shows it best.
 
-    A program or a report opens in the Program tab, an audit or a model in the Model
-    tab, a resolution in the Rules tab, and any other value in the Layout tab. The
+    A program or a report opens in the Program view, an audit or a model in the Model
+    view, a resolution in the Rules view, and any other value in the Layout view. The
     Explorer shows a report without compiling its program again. Every edit can be
     undone.
 
