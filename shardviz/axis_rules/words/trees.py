@@ -387,7 +387,7 @@ def _why(row: Request) -> str:
     if row.problem:
         return f"{row.path} cannot be laid out. {row.problem}"
     if row.spec is None and row.layout is not None:
-        return f"{row.path} is a live array and not split over the mesh."
+        return f"{row.path} is a live array that is not split over the mesh."
     if row.spec is None:
         return f"The sharding of {row.path} is unknown. {GIVE}"
     if row.lacks_names:

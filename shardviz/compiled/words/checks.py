@@ -59,9 +59,9 @@ def _in_place(fact: ShardsInPlace) -> str:
 
 def _elsewhere(fact: ShardElsewhere) -> str:
     return (
-        f"Device {fact.device} holds {_bounds(fact.bounds)}, shape {list(fact.shape)}; the"
-        f" layout puts {_bounds(fact.predicted_bounds)} there, shape"
-        f" {list(fact.predicted_shape)}."
+        f"Device {fact.device} holds {_bounds(fact.bounds)} (shape {list(fact.shape)}), but"
+        f" the layout puts {_bounds(fact.predicted_bounds)} (shape"
+        f" {list(fact.predicted_shape)}) there."
     )
 
 

@@ -61,16 +61,18 @@ def _saved(fact: MemoryPeak) -> str:
 
 
 def about_buffer(buffer: Buffer) -> str:
-    """Describes a buffer's use, and its size if it were split like its neighbours.
+    """Describes a buffer's use, and its size if split like its operands and readers.
 
     >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
-    'temporaries, forward, 4 B if split like its neighbours'
+    'temporaries, forward, 4 B if split like its operands and readers'
     """
     words = [buffer.kind, buffer.phase]
     if buffer.padding:
         words.append(f"{bytes_text(buffer.padding)} of it padding")
     if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
-        words.append(f"{bytes_text(buffer.split_bytes)} if split like its neighbours")
+        words.append(
+            f"{bytes_text(buffer.split_bytes)} if split like its operands and readers"
+        )
     if buffer.spec is not None:
         # Inside a shard_map, each device has a different block.
         split = {*map(parent_axis, buffer.spec.axes), *buffer.spec.unreduced}

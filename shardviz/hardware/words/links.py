@@ -82,6 +82,8 @@ def link_lines(
         parts.append(f"{name} {time}")
     words = ", ".join(parts) or "nothing leaves a chip"
     sent = collective.sent_text(collective.bytes_per_device)
+    if collective.sent_bytes is not None:
+        sent += " sent"
     lines = [f"{sent} per device and execution: {words}."]
     if ordered:
         count = plural(groups, "group")

@@ -183,7 +183,7 @@ def chunk_legend(m: Movement) -> str:
     """Describes the rows, columns and blocks of a picture of chunks."""
     words = "Rows are devices, columns are chunks"
     if KINDS[m.kind].route is Route.EXCHANGE:
-        return f"{words}, coloured by the device that they go to."
+        return f"{words}, coloured by the device that each goes to."
     if m.sums:
         count = f"how many of the {m.contributors} devices its sum includes"
         return f"{words}. The width of a block shows {count}."

@@ -191,8 +191,8 @@ def _axis_in_use(line: AxisInUseLine) -> str:
 def _stopped(line: StoppedLine) -> str:
     splits = [f"{axis} splits it in {operand}" for axis, operand in line.splits]
     return (
-        f"{_dimension(line)} is not split: {' and '.join(splits)}, but Shardy propagates no"
-        f" axis across {line.op} there."
+        f"{_dimension(line)} is not split: {' and '.join(splits)}, but Shardy does not"
+        f" propagate axes across {line.op} in this dimension."
     )
 
 
