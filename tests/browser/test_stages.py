@@ -186,7 +186,7 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
     page.get_by_label("Devices", exact=True).focus()
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
-    expect(strip).to_contain_text("Device 1 takes part with 3, 5, 7, on hosts 0, 1.")
+    expect(strip).to_contain_text("Device 1 takes part with devices 3, 5, 7, on hosts 0, 1.")
     page.locator('.sv-crow[aria-selected="true"]').focus()
     page.keyboard.press("Escape")
     expect(page.locator(".sv-chip.sv-participates")).to_have_count(0)
