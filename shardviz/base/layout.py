@@ -343,7 +343,7 @@ class Layout(Displayed):
 
     @property
     def group_strides(self) -> tuple[int, ...] | None:
-        """The stride of `groups` along each mesh axis; None without a spec.
+        """For each mesh axis, the step of `groups` to the next device; None without a spec.
 
         Reshaped to the mesh, `groups` is the sum of `stride * coordinate` over the mesh
         axes, so one number per axis replaces one number per device.

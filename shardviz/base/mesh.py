@@ -65,11 +65,11 @@ class MeshSpec(Displayed):
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"` per axis.
         device_ids: int64, in mesh shape; the id of the device at each position.
         process_indices: int64, in mesh shape; the process (host) of each device. The
-            constructor also takes a number of hosts, which share the devices evenly and
-            in order.
+            constructor also accepts an int: the number of hosts, which share the
+            devices evenly and in order.
         concrete: whether the ids belong to the devices of a real `Mesh`.
-        ids_are_positions: whether the device at each flat position `i` has id `i`, as
-            by default.
+        ids_are_positions: whether the device at flat position `i` has id `i` for every
+            `i`, which is the default.
         even_hosts: the number of processes, numbered from 0, that share the devices
             evenly and in order; None if they do not.
         device_kind: the kind of the mesh's devices, if the mesh comes from an

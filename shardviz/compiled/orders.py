@@ -44,7 +44,7 @@ class DeviceOrder(Fact):
 
     >>> from shardviz.base.mesh import make_mesh
     >>> print(DeviceOrder(make_mesh(data=4), ("data",), 3, 1, 3e-3, 1e-3))
-    Sends along axis data take up to 3 hops, but 1 in another order of the devices: ...
+    A collective over axis data needs up to 3 hops per send, but only 1 in another ...
     """
 
     mesh: MeshSpec

@@ -37,8 +37,8 @@ def compile(
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: a function's arguments, as in `sv.program`. After a Program, the only
-            argument is the target, which can also be a keyword.
+        *arrays: a function's arguments, as in `sv.program`. A Program already has its
+            arguments, so only the target can follow it; it can also be a keyword.
         target: None for the attached devices if there are enough for the mesh,
             otherwise for simulated ones; or text such as `"cpu:8"` and `"tpu:v5e:4x4"`.
         options: compiler options by name.
@@ -94,11 +94,12 @@ def report(
 
     Returns:
         A Report with the stages that `compiled` has. The other stages are None, and a
-        note names them. From a `Compiled` or a final module, the Report has the final
-        collectives; from a `Compiled`, also the memory and the layouts of arguments and
-        results. From a `Lowered` or StableHLO, it has these layouts and a `.plan`
-        made without another trace. From a dump, it has everything that XLA wrote, such
-        as the memory over time and the collectives right after the partitioner.
+        note names them. A Report of a `Compiled` has the final collectives, the memory,
+        and the layouts of arguments and results. A Report of a `Lowered` or of
+        StableHLO has these layouts and a `.plan`, made without another trace. A Report
+        of a partitioned or optimised HLO module has only its collectives. A Report of a
+        dump has everything that XLA wrote, such as the memory over time and the
+        collectives right after the partitioner.
 
     Raises:
         ShardvizError: if `compiled` has none of these forms, or a file cannot be read.
@@ -146,8 +147,8 @@ def stages(
 
     Args:
         program: a Program, or a function, which `sv.program` turns into one.
-        *arrays: a function's arguments, as in `sv.program`. After a Program, the only
-            argument is the target, which can also be a keyword.
+        *arrays: a function's arguments, as in `sv.program`. A Program already has its
+            arguments, so only the target can follow it; it can also be a keyword.
         target: as in `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
         **keywords: the function's keyword arguments, and keyword arguments of
             `sv.program` such as `mesh=` and `rules=`.

@@ -124,7 +124,7 @@ LOSSES: Mapping[str, str] = {
     "jax.extend.core.JaxprEqn.params": "Only the first operation that jax refuses is shown.",
     "jax._src.pjit": "Plan.constraints is empty.",
     "jax._src.api.eval_shape": "Plan.constraints may list a call twice.",
-    "jax.extend.core.JaxprEqn": "Operations are shown without their lines.",
+    "jax.extend.core.JaxprEqn": "Operations are shown without their source lines.",
     "jax.stages.Compiled._executable": (
         "With jax 0.10 and 0.11, programs with arguments of fewer than 8 bits do not run."
     ),

@@ -142,7 +142,7 @@ def _reason(reason: HiddenBlock | RoundingMoves | None) -> str:
         )
     change = f"changes by {reason.moves:.2g}" if reason.moves else "changes as well"
     if reason.unlike:
-        change += f" (also in {plural(reason.unlike, 'element')} that must be equal)"
+        change += f" (including {plural(reason.unlike, 'element')} for which no difference is allowed)"
     text = (
         f" The result of the unsharded function {change} when its arguments change by one"
         " rounding step"

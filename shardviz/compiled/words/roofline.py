@@ -78,11 +78,13 @@ def order(fact: DeviceOrder) -> str:
         return f"With the devices in another order, {gain}."
     axes = by_count(
         len(fact.axes),
-        "Sends along axis {} take up to",
-        "Sends along axes {} take up to",
+        "A collective over axis {} needs up to",
+        "A collective over axes {} needs up to",
     )
-    hops = f"{plural(fact.hops, 'hop')}, but {fact.possible} in another order of the devices"
-    return f"{axes.format(joined(fact.axes))} {hops}: {gain}."
+    return (
+        f"{axes.format(joined(fact.axes))} {plural(fact.hops, 'hop')} per send, but only"
+        f" {fact.possible} in another order of the devices: {gain}."
+    )
 
 
 SENTENCES = {RooflineNote: note, Roofline: summary, DeviceOrder: order}

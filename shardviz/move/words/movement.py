@@ -79,10 +79,14 @@ def listed(step: ListedSent) -> str:
     """Describes the data that some devices send in a permutation."""
     senders = plural(step.sends, "device sends", "devices send")
     total = bytes_text(step.bytes)
+    far = ", over the network" if step.far else ""
     if step.sends > 1:
         total += " in total"
-    across = clause(", {:,} of them to another host", step.far)
-    return f"{senders} {total}{across}."
+        far = clause(
+            "; {} over the network",
+            plural(step.far, "device sends", "devices send") if step.far else "",
+        )
+    return f"{senders} {total}{far}."
 
 
 def title(m: Movement) -> str:
@@ -165,8 +169,7 @@ def step_lines(m: Movement, largest: int) -> list[str]:
     for step, times in m.runs():
         line = f"Step {number:,}: {step.words}"
         if times > 1:
-            words = f"{step.words[0].lower()}{step.words[1:]}"
-            line = f"Steps {number:,} to {number + times - 1:,}: in the first, {words}"
+            line = f"Steps {number:,} to {number + times - 1:,}, as in step {number:,}: {step.words}"
         lines.append(line)
         number += times
     if len(lines) > largest:

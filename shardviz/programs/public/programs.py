@@ -71,8 +71,8 @@ def program(
             `in_specs`, `out_specs` or `donate` override them. Methods, partials,
             `nnx.jit` and `eqx.filter_jit` are traced the way you call them.
         *arrays: the arguments, as in a call: arrays, `jax.ShapeDtypeStruct`s (with or
-            without a sharding), ArraySpecs, numbers, or pytrees of these. Anything that
-            isn't an array, such as text, None or a function, is static. The metadata
+            without a sharding), ArraySpecs, numbers, or pytrees of these. Anything else,
+            such as text, None or a function, is static. The metadata
             that flax keeps with a parameter (`nn.with_partitioning`, `nnx` metadata)
             names the parameter's logical axes.
         mesh: the mesh. It can be omitted if the sharding of an array has a mesh, if
