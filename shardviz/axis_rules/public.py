@@ -259,8 +259,8 @@ def remedies(
     An edit moves, adds, removes, corrects or changes one rule, or names a dimension of
     the array. To check a remedy, shardviz resolves the array again (for a row of an
     Audit, also all other arrays of the audit). Remedies that make another array
-    impossible to lay out are dropped. If the array cannot be laid out now and `want` is
-    a `"split"`, the last remedy leaves the array unsplit instead.
+    impossible to lay out are dropped. If the current rules cannot lay out the array, the
+    last remedy leaves it unsplit, even if `want` asks for a split.
 
     Args:
         resolution: the result of `sv.resolve`; or a row of an Audit, so that remedies

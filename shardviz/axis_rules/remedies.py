@@ -480,7 +480,7 @@ class NoEdit(NoRemedy):
 class Remedies(Displayed, Sequence[Remedy]):
     """The edits that fulfil a request, best first; returned by `shardviz.remedies`.
 
-    If the array cannot be laid out now, the last remedy leaves the array unsplit.
+    If the current rules cannot lay out the array, the last remedy leaves it unsplit.
 
     Attributes:
         items: the remedies.

@@ -127,7 +127,7 @@ class Rules(Displayed, tuple[Rule, ...]):
         """Parses typed or pasted text; no code is evaluated.
 
         The text has one rule per line, such as `batch -> data`, `mlp: (model, expert)`
-        or `embed -> None`; or pairs as in Python or YAML, such as `("batch", "data")`.
+        or `embed -> None`. It may also list pairs, as in Python or YAML: `("batch", "data")`.
 
         Raises:
             RuleError: if the text cannot be parsed; the message has the position.

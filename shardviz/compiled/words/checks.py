@@ -95,7 +95,7 @@ def _spec(fact: SpecCompared) -> str:
 
 
 def _uneven_blocks(fact: UnevenBlocks) -> str:
-    return f"{fact.requested} was requested, but the blocks differ in shape."
+    return f"{fact.requested} was requested, but the compiler's blocks have different shapes."
 
 
 def _other_type(fact: OtherType) -> str:

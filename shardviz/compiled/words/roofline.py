@@ -22,7 +22,7 @@ NOTES: Mapping[str, str] = {
     " of a loop once.",
     "unknown trips": "The number of iterations of a loop is unknown, so only one is counted:"
     " the program may take longer.",
-    "branches": "Only the costliest branch of each condition counts.",
+    "branches": "For each condition, only the most expensive branch is counted.",
     "ragged": "The bytes that a ragged exchange sends are known only when it runs.",
     "no groups": "The groups of devices of this collective are not known.",
     "no rate": "This rate is not published.",

@@ -101,8 +101,8 @@ def problem(fact: RestoreProblem) -> str:
         )
     if fact.code == "no spec":
         return (
-            "No sharding was given for it. Give a PartitionSpec or a sharding here, and give"
-            " orbax a target tree with jax.ShapeDtypeStruct(shape, dtype, sharding=...) for"
+            "The array has no requested sharding. Give sv.restore one, or a PartitionSpec, and"
+            " give orbax a target tree with jax.ShapeDtypeStruct(shape, dtype, sharding=...) for"
             " each array."
         )
     return fact.reason
