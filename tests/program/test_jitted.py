@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.errors import ProgramError
 from shardviz.plans.backend.build_plan import plan_program
@@ -78,6 +79,26 @@ def test_what_was_given_to_the_program_wins_and_the_difference_is_said():
     assert program.notes == sentences(JitDiffers(differing))
     assert plan_program(program).notes[:1] == program.notes
     assert compile_program(program, cache=ExecutableCache()).notes[:1] == program.notes
+
+
+def test_a_sharded_array_that_jit_would_refuse_is_refused(eight_devices):
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    x = jax.device_put(jnp.ones((8, 8)), jax.NamedSharding(mesh, P(None, "b")))
+    fn = jax.jit(lambda x: x, in_shardings=jax.NamedSharding(mesh, P("a")))
+    for argument in (x, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)):
+        with pytest.raises(ValueError, match="does not match the sharding"):
+            fn.lower(argument)
+        with pytest.raises(sv.ShardvizError, match=r"in_shardings of jax.jit split x as P\('a'\)"):
+            sv.plan(fn, argument)
+    assert str(sv.program(fn, jnp.ones((8, 8))).arrays[0].spec) == "P('a')"
+
+
+def test_an_axis_of_size_one_is_no_other_sharding(eight_devices):
+    mesh = jax.make_mesh((8, 1), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    x = jax.device_put(jnp.ones((8, 8)), jax.NamedSharding(mesh, P("a")))
+    fn = jax.jit(lambda x: x, in_shardings=jax.NamedSharding(mesh, P("a", "b")))
+    fn.lower(x)  # jax accepts it
+    assert sv.plan(fn, x).ok
 
 
 TREES = {

@@ -17,6 +17,7 @@ from jax.sharding import SingleDeviceSharding
 
 from shardviz.axis_rules.array_tree import Names
 from shardviz.axis_rules.dialects import NameDialect
+from shardviz.axis_rules.matching import without_size_one
 from shardviz.axis_rules.requests import request
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
@@ -139,14 +140,17 @@ def build_program(
         for i, leaf in enumerate(spec_leaves(specs, tree, word)):
             check_mesh(leaf, mesh, f"{word} of {arrays[i].name}")
             if in_shardings is not None:
-                _refuse_other_sharding(placed[i], leaf)
+                _refuse_other_sharding(placed[i], leaf, mesh, word)
             placed[i] = with_spec(placed[i], leaf)
     differing = []  # settings that differ between jax.jit and the caller
     if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
         differing.append("mesh")
     # jax.jit's shardings are for arrays that have no other sharding.
+    leaves = leaves_with_paths(call.arguments)[0]
     for i, leaf in enumerate(_jit_specs(call, tree)):
         array, spec = placed[i], as_spec(leaf)
+        if array is arrays[i] and not isinstance(leaves[i][1], ArraySpec):
+            _refuse_other_sharding(array, leaf, mesh, "in_shardings of jax.jit")
         requested = request(array, mesh, rules, dialect).spec
         if array.spec is None and (array.logical is None or rules is None):
             placed[i] = with_spec(array, leaf)
@@ -192,14 +196,23 @@ def _differ(jitted: PyTree, shardings: PyTree) -> bool:
     return spec_tree(jitted, None) != spec_tree(shardings, None)
 
 
-def _refuse_other_sharding(array: ArraySpec, leaf: SpecLike) -> None:
-    """Raises if `in_shardings` differ from the sharding of an array, as in jax."""
+def _refuse_other_sharding(
+    array: ArraySpec, leaf: SpecLike, mesh: MeshSpec, word: str
+) -> None:
+    """Raises if `in_shardings` differ from the sharding of an array, as in jax.
+
+    Args:
+        array: the array.
+        leaf: its sharding in `in_shardings`.
+        mesh: the mesh of both.
+        word: what to call the `in_shardings` in the message.
+    """
     spec = as_spec(leaf)
     if spec is None or array.spec is None:
         return
-    if not spec.equivalent(array.spec):
+    if not without_size_one(spec, mesh).equivalent(without_size_one(array.spec, mesh)):
         raise ProgramError(
-            f"in_shardings of {array.name} is {spec}, and the array's own sharding is"
+            f"The {word} split {array.name} as {spec}, but the array's own sharding is"
             f" {array.spec}. jax refuses such a call: leave one of the two out."
         )
 
