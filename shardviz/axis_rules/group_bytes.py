@@ -116,18 +116,28 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
 
     Arrays in host memory are not counted.
     """
-    off_mesh: Counter[int] = Counter()
+    kinds = tuple(kinds_of(rows))
     on_mesh = 0
-    for row, times in kinds_of(rows):
-        if row.layout is None or row.array.memory_kind is not None:
-            continue
-        size = row.layout.bytes_per_device * times
-        if row.spec is not None:
-            on_mesh += size
-        else:
-            # A live array without a spec for the mesh occupies only some devices.
-            off_mesh.update(dict.fromkeys(row.layout.device_ids, size))
-    return on_mesh + max(off_mesh.values(), default=0)
+    for row, times in kinds:
+        if row.layout and row.spec is not None and row.array.memory_kind is None:
+            on_mesh += row.layout.bytes_per_device * times
+    return on_mesh + max(off_mesh_bytes(kinds).values(), default=0)
+
+
+def off_mesh_bytes(kinds: Iterable[tuple[Request, int]]) -> Counter[int]:
+    """Returns the bytes of live arrays without a spec for the mesh, by device id.
+
+    These arrays may be on only some devices. Arrays in host memory are not counted.
+
+    Args:
+        kinds: (row, number of arrays like this row) pairs.
+    """
+    sizes: Counter[int] = Counter()
+    for row, times in kinds:
+        if row.layout and row.spec is None and row.array.memory_kind is None:
+            size = row.layout.bytes_per_device * times
+            sizes.update(dict.fromkeys(row.layout.device_ids.tolist(), size))
+    return sizes
 
 
 def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:

@@ -53,11 +53,9 @@ def indivisible(parts: int) -> str:
     return f"not divisible by {parts:,}"
 
 
-def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
+def audit_head(arrays: int, mesh: object, size: str, left_out: object) -> str:
     """The title of an audit: arrays, mesh and bytes per device."""
-    return (
-        f"{plural(arrays, 'array')} on {mesh}: {bytes_text(size)} per device{left_out}"
-    )
+    return f"{plural(arrays, 'array')} on {mesh}: {size}{left_out}"
 
 
 def report_state(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -114,7 +115,7 @@ def test_a_function_of_names_is_asked_last():
     specs = [None if r.spec is None else str(r.spec) for r in found.rows]
     split = "P(None, 'model')"
     assert specs == [split, split, None, "P('data')", "P('data')", split, "P(None, None)"]
-    with pytest.raises(ShardvizError, match=r"names\('a', …\) is to return names .* got 3"):
+    with pytest.raises(ShardvizError, match=r"names\('a', …\) must return names .* got 3"):
         audit({"a": shape(8, 4)}, [], MESH, names=lambda path, array: 3)
 
 
@@ -189,6 +190,24 @@ def test_live_arrays_count_where_they_are(eight_devices):
     ]  # fmt: skip
     assert found.bytes_per_device == 32 + 64 + 16 + 32, "on device 3"
     assert found.rows[3].names == (None, "model")
+
+
+def test_arrays_on_fewer_devices_than_the_mesh_are_named_with_their_devices(eight_devices):
+    mesh = Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
+    w = jax.device_put(np.zeros((64, 256), np.float32), NamedSharding(mesh, P(None, "model")))
+    adam = jax.tree.map(lambda x: jax.device_put(x, eight_devices[3]), optax.adam(1).init({"w": w}))
+    found = sv.audit({"params": {"w": w}, "opt": adam})
+    number = eight_devices[3].id
+    assert "each device:" not in found.explain()
+    assert "is replicated" not in found.explain()
+    assert f": up to 160 KiB on a device (device {number})." in found.explain()
+    assert str(found).endswith(f": up to 160 KiB on a device (device {number})")
+    assert f"mu of 'params/w' is on device {number} while the" in found.explain()
+    assert f": +32 KiB on device {number}." in found.explain()
+    assert found.total.waste == 24 << 10, "of the parameter alone"
+    # Devices that hold as much, to the digits shown, are not distinguished.
+    counter = sv.audit({"params": {"w": w}, "opt": {"count": adam[0].count}})
+    assert str(counter).endswith(": 32 KiB on each device")
 
 
 def test_a_wrong_tree_is_refused_and_wrong_names_are_the_problem_of_their_leaf():

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.requests import Request
-from shardviz.axis_rules.words.trees import difference_lines, fold_bytes
+from shardviz.axis_rules.words.trees import (
+    bytes_on_device,
+    difference_lines,
+    fold_bytes,
+)
 from shardviz.base.format import Fold, bytes_text, plural
 from shardviz.draw import words as wording
 from shardviz.draw.page import and_more, paragraphs, side_by_side, titled, unfolded
@@ -44,9 +48,8 @@ def draw_audit(
         notes.append(f"{line}.")
     for count in and_more(len(unfolded(failed[limit:])), "array"):
         notes.append(f"{count} without a layout")
-    head = wording.audit_head(
-        len(audit.rows), audit.mesh, audit.bytes_per_device, audit.uncounted
-    )
+    size = bytes_on_device(audit, "per device")
+    head = wording.audit_head(len(audit.rows), audit.mesh, size, audit.uncounted)
     shown = titled(title, head)
     grouped, arrays_title = len(audit.groups) > 1, shown
     if grouped:

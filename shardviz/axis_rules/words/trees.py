@@ -10,9 +10,10 @@ from shardviz.axis_rules.group_bytes import (
     AxisCopies,
     GroupBytes,
     copy_cost,
+    off_mesh_bytes,
 )
 from shardviz.axis_rules.optimizer_differences import Difference
-from shardviz.axis_rules.requests import Request
+from shardviz.axis_rules.requests import Request, kinds_of
 from shardviz.axis_rules.rule_uses import no_pattern
 from shardviz.axis_rules.rules import PathRules, Rules
 from shardviz.axis_rules.words.fit import fit, uncounted
@@ -51,9 +52,36 @@ def summary(audit: Audit) -> str:
     if audit.problems:
         trouble += f", {plural(len(audit.problems), 'problem')}"
     arrays = plural(len(audit.rows), "array")
-    size = bytes_text(audit.bytes_per_device)
     on = f"{_axes(audit.mesh)}, {_lines(audit)}"
-    return f"{arrays} on {on}: {size} on each device{trouble}"
+    return f"{arrays} on {on}: {bytes_on_device(audit)}{trouble}"
+
+
+def bytes_on_device(audit: Audit, each: str = "on each device") -> str:
+    """Formats the bytes of all arrays on a device: `2 MiB on each device`.
+
+    If other devices hold less, names the devices that hold the most instead.
+    """
+    size, ids = bytes_text(audit.bytes_per_device), _fullest(audit)
+    return f"up to {size} on a device ({_devices(ids)})" if ids else f"{size} {each}"
+
+
+def _fullest(audit: Audit) -> list[int]:
+    """Returns the devices that hold the most; empty if all devices hold as much."""
+    sizes = off_mesh_bytes(kinds_of(audit.rows))
+    most = max(sizes.values(), default=0)
+    ids = [number for number, size in sizes.items() if size == most]
+    # A difference of a few bytes, such as that of a step counter, isn't visible.
+    least = bytes_text(audit.bytes_per_device - most)
+    if len(ids) >= audit.mesh.size or least == bytes_text(audit.bytes_per_device):
+        return []
+    return ids
+
+
+def _devices(ids: Iterable[int]) -> str:
+    """Formats device ids: `device 0`, `devices 0 and 1`."""
+    numbers = sorted(ids)
+    devices = by_count(len(numbers), "device", "devices")
+    return f"{devices} {joined(map(str, numbers), limit=SHOWN)}"
 
 
 def explain(audit: Audit) -> str:
@@ -108,7 +136,9 @@ def difference(fact: Difference) -> str:
     mu of 'params/w' is float32 while the parameter is bfloat16: +8 B per device
     """
     parameter = shown(fact.parameter.path, 120)
-    return f"{fact.role} of {parameter} {_how(fact)}{_cost(fact.bytes_per_device)}"
+    return (
+        f"{fact.role} of {parameter} {_how(fact)}{_cost(fact, fact.bytes_per_device)}"
+    )
 
 
 def difference_lines(differences: Iterable[Difference]) -> list[str]:
@@ -124,7 +154,7 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
             partners = fold(members, lambda fact: fact.parameter.path)
             names = joined([fact.name for fact in partners], limit=SHOWN)
             count = plural(len(members), "parameter")
-            line = f"{role} of {count} ({names}) {how}{_cost(cost)}"
+            line = f"{role} of {count} ({names}) {how}{_cost(members[0], cost)}"
         lines.append((_RANK.index(kind), -cost, line))
     return [line for _, _, line in sorted(lines)]
 
@@ -138,7 +168,9 @@ def _how(fact: Difference) -> str:
     if fact.kind == "dtype":
         return f"is {row.dtype} while the parameter is {parameter.dtype}"
     how = f"is split as {row.spec}"
-    if row.layout is not None and row.layout.num_blocks == 1:
+    if off_mesh := _off_mesh(row):
+        how = f"is on {off_mesh}"
+    elif row.layout is not None and row.layout.num_blocks == 1:
         how = "is replicated"
     if fact.kind == "few names":
         return (
@@ -154,12 +186,21 @@ def _how(fact: Difference) -> str:
     return f"{how} {comparison}"
 
 
-def _cost(size: int) -> str:
+def _cost(fact: Difference, size: int) -> str:
     if not size:
         return ""
+    where = _off_mesh(fact.row)
+    where = f"on {where}" if where else "per device"
     if size < 0:
-        return f": −{bytes_text(-size)} per device"
-    return f": +{bytes_text(size)} per device"
+        return f": −{bytes_text(-size)} {where}"
+    return f": +{bytes_text(size)} {where}"
+
+
+def _off_mesh(row: Request) -> str:
+    """Formats the devices of a live array that has no spec for the mesh, else `""`."""
+    if row.spec is not None or row.layout is None:
+        return ""
+    return _devices(row.layout.device_ids.tolist())
 
 
 def _sizes(audit: Audit) -> str:
@@ -170,7 +211,7 @@ def _sizes(audit: Audit) -> str:
     head = (
         f"{plural(len(audit.rows), 'array')}, {bytes_text(audit.bytes)} in total, on"
         f" {_axes(audit.mesh)} ({devices}){by}:"
-        f" {bytes_text(audit.bytes_per_device)} on each device"
+        f" {bytes_on_device(audit)}"
         f"{uncounted(audit.uncounted)}."
     )
     largest, beside = [], {}
@@ -207,14 +248,14 @@ def _unknown(audit: Audit) -> list[str]:
             off_mesh.append(row)
             ids.update(row.layout.device_ids.tolist())
     if off_mesh:
-        devices = by_count(len(ids), "device", "devices")
-        where = f"{devices} {joined(map(str, sorted(ids)), limit=SHOWN)}"
         names = few(
             f"{row.array.name} ({bytes_text(row.bytes_per_device or 0)})"
             for row in off_mesh
         )
         count = _count(off_mesh, "live array")
-        lines.append(f"{count} on {where} and not split over the mesh: {names}.")
+        lines.append(
+            f"{count} on {_devices(ids)} and not split over the mesh: {names}."
+        )
     if audit.unplaced and audit.mesh.size > 1:
         count = _count(audit.unplaced, "live array")
         names = few(audit.unplaced)
@@ -296,7 +337,8 @@ def _groups(audit: Audit) -> str:
     if len(audit.groups) < 2:
         return ""
     lines = [f"  {group(one)}" for one in (*audit.groups, audit.total)]
-    return "\n".join(["On each device:", *lines])
+    device = "the device that holds the most" if _fullest(audit) else "each device"
+    return "\n".join([f"On {device}:", *lines])
 
 
 def axis_copies(fact: AxisCopies) -> str:
