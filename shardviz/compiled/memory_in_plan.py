@@ -254,7 +254,8 @@ class _Values:
         parts, size = group_size(extra_axes, self.mesh), None
         # A single dimension must be divisible by the product of all extra axes.
         fits = parts == 1 or any(length % parts == 0 for length in _dims(buffer))
-        if neighbours and fits:
+        # A value inside a shard_map is already one device's block.
+        if neighbours and fits and not value.manual:
             size = buffer.bytes // parts
         replicated = buffer.replicated
         if buffer.differs is None and not match.value.manual:

@@ -145,8 +145,9 @@ class Stages(Displayed):
         if report is None or report.without_error.collectives is None:
             return self._unknown("compiled", "not yet")
         report = report.without_error
-        seconds, moves = report.compile_s, report.collectives
-        return Stage("compiled", "known", seconds, moves, report.target)
+        # A program from the cache was compiled earlier.
+        seconds = None if report.cache_hit else report.compile_s
+        return Stage("compiled", "known", seconds, report.collectives, report.target)
 
     def _unknown(self, name: str, state: str) -> Stage:
         if self.report is not None and self.report.error is not None:

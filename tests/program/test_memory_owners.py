@@ -280,3 +280,5 @@ def test_no_shard_maps_value_is_called_replicated_where_its_type_varies():
     saved = [b for b in manual if b.stacked and "f32" in b.shape]
     assert len(saved) > 2
     assert all(buffer.replicated == () for buffer in saved)
+    # Each is one device's block, which no mesh axis can split again.
+    assert all(buffer.split_bytes is None for buffer in manual)

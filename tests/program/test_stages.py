@@ -302,6 +302,9 @@ def test_four_stages():
     assert all(part in line for part, line in zip(sums, lines[0:2] + lines[3::2], strict=True))
     assert stages.between("partitioned", "compiled").short == "1 made asynchronous, 1 removed"
     assert repr(stages) == "Stages(abs: propagated, partitioned, compiled)"
+    assert stages.compiled.seconds == 1.5
+    cached = Stages(PROGRAM, PLAN, replace(report, cache_hit=True, compile_s=0.0))
+    assert cached.compiled.seconds is None
 
 
 def test_a_stage_that_failed_says_why():
