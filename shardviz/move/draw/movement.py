@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardviz.base.collective_kind import KINDS, Route
 from shardviz.draw.page import (
     and_more,
     page,
@@ -19,7 +20,7 @@ from shardviz.draw.page import (
     titled,
     widest,
 )
-from shardviz.draw.picture import Label, Picture, make_tiles
+from shardviz.draw.picture import Frame, Label, Picture, make_tiles
 from shardviz.move.movement import Movement, check_step
 from shardviz.move.words import movement as wording
 
@@ -28,7 +29,7 @@ MOST_DRAWN, MOST_COLUMNS = 16, 64
 MOST_PANELS = 8
 # Sizes of cells, in points.
 TOP, LONG, HIGH, PITCH, GAP = 16.0, 26.0, 15.0, 18.0, 3.0
-STRIP_WIDE = 1100.0
+STRIP_WIDE = 900.0
 # The most lines of text, and the least characters per table column.
 MOST_ROWS, LEAST_WIDE = 40, 8
 
@@ -69,16 +70,17 @@ def draw_movement(
     chosen = range(last + 1)
     if last >= MOST_PANELS:
         chosen = np.linspace(0, last, MOST_PANELS).round().astype(int).tolist()
-    stills = []
+    stills, before = [], counts[0]
     for steps_done in chosen:
-        name = wording.still_title(movement, steps_done)
-        stills.append(_still(movement, steps_done, counts[steps_done], name, []))
+        name, now = wording.still_title(movement, steps_done), counts[steps_done]
+        stills.append(_still(movement, steps_done, now, name, [], now > before))
+        before = now
     notes = and_more(len(counts) - len(stills), "still")
     return side_by_side(
         stills,
         title=head,
         notes=[
-            wording.chunk_legend(movement),
+            *wording.chunk_legend(movement),
             *about,
             *wording.step_lines(movement, 4),
             *notes,
@@ -94,9 +96,18 @@ def is_drawn(m: Movement) -> bool:
 
 
 def _still(
-    m: Movement, steps_done: int, counts: np.ndarray, title: str, notes: list[str]
+    m: Movement,
+    steps_done: int,
+    counts: np.ndarray,
+    title: str,
+    notes: list[str],
+    received: np.ndarray | None = None,
 ) -> Picture:
-    """Draws the chunks on every device after `steps_done` steps."""
+    """Draws the chunks on every device after `steps_done` steps.
+
+    Args:
+        received: bool [devices, chunks]: the chunks that get a dashed frame.
+    """
     labels, chunks = [], len(m.chunks.labels)
     left = text_width(f"device {int(m.devices.max())}", 8.0) + 14
     # Chunk names only fit if there are few chunks; a single still has more space.
@@ -109,11 +120,14 @@ def _still(
     places, columns = m.method.places, np.arange(chunks)
     if m.method.grid.ndim > 1:
         columns = np.argsort(np.argsort(places[m.chunks.group], kind="stable"))
+    # The chunks of an all-to-all already show where they come from and go to.
+    headed = named and KINDS[m.kind].route is not Route.EXCHANGE
+    top = TOP if headed else 0.0
     for device in m.method.grid.reshape(-1).tolist():
-        y = TOP + PITCH * float(places[device]) + HIGH / 2
+        y = top + PITCH * float(places[device]) + HIGH / 2
         name = f"device {int(m.devices[device])}"
         labels.append(Label(left - 6, y, name, "end", "tick"))
-    if named:
+    if headed:
         for name, column in zip(m.chunks.labels, columns.tolist(), strict=True):
             x = left + column * (long + GAP) + long / 2
             labels.append(Label(x, 7.0, name, role="tick"))
@@ -125,9 +139,21 @@ def _still(
         if m.sums:
             name = f"{count}/{m.contributors}"
         texts.append(name * named)
+    x, y = left + columns[column] * (long + GAP), top + PITCH * places[row]
+    if (holdings < m.contributors).any():
+        # Partly filled cells are too narrow for text, which then covers the whole cell.
+        for text, at, high in zip(texts, x.tolist(), y.tolist(), strict=True):
+            if text and text_width(text, 8.0) <= long:
+                middle = at + long / 2, high + HIGH / 2
+                labels.append(Label(*middle, text, role="tick", tone="text"))
+        texts = [""] * len(texts)
+    frames = []
+    if received is not None:
+        for at, high in np.stack([x, y], 1)[received[row, column]].tolist():
+            frames.append(Frame(at - 1.5, high - 1.5, long + 3, HIGH + 3))
     tiles = make_tiles(
-        left + columns[column] * (long + GAP),
-        TOP + PITCH * places[row],
+        x,
+        y,
         np.maximum(1.0, long * holdings / m.contributors),
         HIGH,
         m.chunks.group[column],
@@ -138,9 +164,10 @@ def _still(
     return page(
         tiles,
         labels,
+        frames=frames,
         title=title,
         notes=notes,
-        size=(left + chunks * (long + GAP), TOP + PITCH * m.size),
+        size=(left + chunks * (long + GAP), top + PITCH * m.size),
         colormap="blocks",
         groups=int(m.chunks.group.max(initial=0)) + 1,
         alt=f"{title}. {wording.caption(m, steps_done)}",
@@ -160,9 +187,9 @@ def movement_text(movement: Movement, width: int) -> str:
     >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
     reduce-scatter that sends 8 B, 3 devices, ring
     (n - 1) / n × operand: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
-    Step 1: Every device sends 1 chunk to its right neighbour, which adds its own
+    Step 1: Every device sends 1 chunk to the next device, which adds its own
       part; the sums then include 2 of 3 devices.
-    Step 2: Every device sends 1 chunk to its right neighbour, which adds its own
+    Step 2: Every device sends 1 chunk to the next device, which adds its own
       part; the sums then include 3 of 3 devices.
     <BLANKLINE>
               start   after 1  end

@@ -61,7 +61,7 @@ def movement(
 
     >>> import shardviz as sv
     >>> print(sv.movement("all-reduce", devices=4, size="4 MiB").steps[3].words)
-    Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.
+    Every device sends 1 chunk to the next device; each then holds 2 of 4.
     """
     from shardviz.compiled.stages import Stages
     from shardviz.move.movement import movement_of

@@ -36,6 +36,7 @@ _ALONG = {
     "slices": "in another slice",
     "cores": "on its chip",
 }
+_RECEIVED = "Dashed frames: received since the picture before."
 THERE = "■ there, · not there"
 
 
@@ -55,13 +56,13 @@ def regular(step: RegularSent) -> str:
     """Describes the chunks that every device sends in one step of a collective.
 
     >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
-    'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
+    'Every device sends 1 chunk to the next device; each then holds 2 of 4.'
     """
     phrase = plural(step.chunks, "chunk")
     if step.action == "exchange":
         places = plural(step.hops, "place")
         return f"Every device sends {phrase} to the device {places} further on."
-    to, along = "its right neighbour", ""
+    to, along = "the next device", ""
     if step.axis:
         along = f" {_ALONG.get(step.axis, f'along {step.axis}')}"
     if step.both_ways:
@@ -182,15 +183,18 @@ def sum_signs(m: Movement) -> str:
     return f"■ sum of all {m.size} devices, 2 sum of two, · nothing"
 
 
-def chunk_legend(m: Movement) -> str:
-    """Describes the rows, columns and blocks of a picture of chunks."""
-    words = "Rows are devices, columns are chunks"
+def chunk_legend(m: Movement) -> list[str]:
+    """Describes the rows, columns, blocks and frames of a film strip, by line."""
     if KINDS[m.kind].route is Route.EXCHANGE:
-        return f"{words}, coloured by the device that each goes to."
+        words = (
+            "Rows are devices; chunks have the colour of the device that each goes to."
+        )
+        return [f"{words} {_RECEIVED}"]
+    words = "Rows are devices, columns are chunks"
     if m.sums:
         count = f"how many of the {m.contributors} devices its sum includes"
-        return f"{words}. The width of a block shows {count}."
-    return f"{words}."
+        return [f"{words}. The width of a block shows {count}.", _RECEIVED]
+    return [f"{words}. {_RECEIVED}"]
 
 
 def caption(m: Movement, steps_done: int) -> str:
