@@ -213,8 +213,12 @@ TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 # Notes are wrapped at this width in points, or at the tiles' width if larger.
 NOTES_WIDE = 700.0
-# Pages of several pictures are at least as wide as a notebook shows them.
-PAGE_WIDE = 640.0
+# Narrower pages of several pictures don't count as smaller: a notebook leaves the rest of
+# their lines empty.
+PAGE_WIDE = 500.0
+# The width in points of a page that a notebook shows without shrinking it, and the most
+# height of a page per width: more does not fit on a screen.
+NOTEBOOK_WIDE, STEEPEST = 424.0, 1.02
 # At low resolution, painters round each letter's width to full dots, which makes lines
 # longer by up to this factor.
 ROUNDING = 1.06
@@ -366,8 +370,8 @@ def side_by_side(
 ) -> Picture:
     """Arranges pictures in rows of at most `width` points, under one title.
 
-    The rows end where the page becomes smallest. A picture may stand below a shorter one
-    of its row if that makes the page smaller.
+    The rows end where the page becomes smallest and still fits on a screen. A picture
+    may stand below a shorter one of its row if that makes the page smaller.
     """
     top = TITLE if title else 0.0
     # Some row is the widest, so no other widths can give other rows.
@@ -393,9 +397,14 @@ def side_by_side(
     )
 
 
-def _paper(width: float, height: float) -> tuple[float, float]:
-    """Returns the area of a page, and its height to decide between equal areas."""
-    return round(max(width, PAGE_WIDE) * height), height
+def _paper(width: float, height: float) -> tuple[bool, float, float]:
+    """Returns the key by which the best page is first.
+
+    The key is whether the page is too high for a screen, its area, and its height to
+    decide between equal areas.
+    """
+    too_high = height > STEEPEST * max(width, NOTEBOOK_WIDE)
+    return too_high, round(max(width, PAGE_WIDE) * height), height
 
 
 @dataclass
