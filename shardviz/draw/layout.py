@@ -81,6 +81,8 @@ MOST_SAID = 8
 SIDE_BY_SIDE = 17
 # The size of an array in points, unless its blocks need more space.
 ROOM, STRIP, SCALAR = (430.0, 250.0), 54.0, 150.0
+# The mean width of a letter in a list of device ids, in points: separators are narrow.
+LETTER = 5.4
 # The area of all blocks in square points, unless legible blocks need more.
 AREA = 240_000.0
 # The smallest and largest ratio of width to height at which arrays are drawn.
@@ -162,7 +164,7 @@ def draw_layout_array(
         copies = ""
         if layout.replicas > 1:
             copies = f"\n{plural(layout.replicas, 'replica')}"
-        text = (Slot(DEVICES, limit=max(6, int((cell[0] - 8) / 6.4))), copies)
+        text = (Slot(DEVICES, limit=max(6, int((cell[0] - 8) / LETTER))), copies)
     tiles = make_tiles(
         corners[0],
         corners[1],

@@ -83,6 +83,7 @@ def memory_lines(device: str, host: str) -> list[str]:
 
 NO_BUFFERS = "The compiler did not report its buffers."
 AT_THE_PEAK = "bytes per device at the peak"
+OVER_TIME = "instructions, in the order in which they run →"
 ALIVE = "alive at the peak, the largest first:"
 BEGINNING = "the beginning"
 

@@ -18,7 +18,7 @@ from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
 COLUMNS = 350
 # The margins and the size of the chart, in points.
-LEFT, ABOVE, WIDE, HIGH = 70.0, 14.0, 700.0, 200.0
+LEFT, ABOVE, WIDE, HIGH, AXIS = 70.0, 14.0, 700.0, 200.0, 16.0
 # The most buffers in the picture, and the most lines in the text.
 MOST_BUFFERS, MOST_LINES = 30, 8
 TICKS = 4
@@ -154,7 +154,9 @@ def _chart(timeline: MemoryTimeline, capacity: int | None) -> Picture:
         )
         frames.append(Frame(LEFT, low, WIDE, 0))
         labels.append(Label(LEFT + WIDE + 6, low, words, "start", "tick"))
+    middle, low = LEFT + WIDE / 2, ABOVE + HIGH + AXIS / 2
+    labels.append(Label(middle, low, wording.OVER_TIME, role="axis"))
     look = {"colormap": "ramp", "groups": len(KINDS), "alt": str(timeline.peak)}
     legend = [(kind, KINDS[kind]) for kind in np.unique(kinds).tolist()]
-    size = (LEFT + WIDE, ABOVE + HIGH)
+    size = (LEFT + WIDE, ABOVE + HIGH + AXIS)
     return page.page(tiles, labels, frames=frames, legend=legend, size=size, **look)

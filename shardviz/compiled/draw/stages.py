@@ -14,6 +14,7 @@ from shardviz.plans.draw.plan import MOST_TEXT_LINES
 MOST_CHANGES, MOST_MOVES = 40, 10
 _TONES = {"added": "bad", "removed": "good"}
 _HEADS = ("sent per device", "", "")
+_STAGE_HEADS = ("sent per device", "stage, and its collectives", "total, or line")
 
 
 def draw_comparison(
@@ -60,7 +61,7 @@ def draw_stages(stages: Stages, title: str | None = None) -> Picture:
         rows += _largest(reached)
         last = reached
     head = _head(stages)
-    return Table(_HEADS, tuple(rows)).picture(
+    return Table(_STAGE_HEADS, tuple(rows)).picture(
         title=titled(title, head),
         alt=sentences([head, *str(stages).splitlines()]),
     )
@@ -73,7 +74,9 @@ def _largest(stage: Stage) -> list[Bar]:
     for collective in moves[:MOST_MOVES]:
         look = HIGHLIGHTED if collective.rematerialises else NORMAL
         words = (collective.name_with_axes, collective.source)
-        rows.append(Bar(collective.drawn_bytes, collective.amount, words, look))
+        rows.append(
+            Bar(collective.drawn_bytes, collective.amount, words, look, "muted")
+        )
     omitted = moves[MOST_MOVES:]
     if omitted:
         size = sent_in_all_text(omitted)

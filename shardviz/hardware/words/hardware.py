@@ -58,17 +58,19 @@ def topology_words(topology: Topology) -> str:
     # Google's table of v5e has 8 chips per host, but a jax process gets 4 of them.
     if topology.hosts > 1:
         hosts += f" of {math.prod(topology.host_shape)} chips"
-    return f"{words} on {hosts}; {_rings(topology.wraps)}."
+    return f"{words} on {hosts}; {_rings(topology.shape, topology.wraps)}."
 
 
-def _rings(wraps: tuple[bool, ...]) -> str:
+def _rings(shape: tuple[int, ...], wraps: tuple[bool, ...]) -> str:
     if all(wraps):
         return "every axis forms a ring"
     if not any(wraps):
         return "no axis forms a ring"
     closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
-    verb = "forms a ring" if len(closed) == 1 else "form rings"
-    return f"only {joined(closed)} {verb}"
+    if len(closed) == 1:
+        length = shape[wraps.index(True)]
+        return f"only the axis of {plural(length, 'chip')} forms a ring"
+    return f"only {joined(closed)} form rings"
 
 
 EXPLANATIONS = {Topology: topology_words}
