@@ -6,6 +6,7 @@ from shardviz.base.collective import sent_in_all_text
 from shardviz.base.format import bytes_text, seconds_text
 from shardviz.compiled.comparison import Comparison
 from shardviz.compiled.stages import Stage, Stages
+from shardviz.compiled.words import stages as wording
 from shardviz.draw.page import and_more, paragraphs, sentences, titled
 from shardviz.draw.picture import Picture
 from shardviz.draw.tables import HIGHLIGHTED, NORMAL, Bar, Table
@@ -14,7 +15,6 @@ from shardviz.plans.draw.plan import MOST_TEXT_LINES
 MOST_CHANGES, MOST_MOVES = 40, 10
 _TONES = {"added": "bad", "removed": "good"}
 _HEADS = ("sent per device", "", "")
-_STAGE_HEADS = ("sent per device", "stage, and its collectives", "total, or line")
 
 
 def draw_comparison(
@@ -61,7 +61,7 @@ def draw_stages(stages: Stages, title: str | None = None) -> Picture:
         rows += _largest(reached)
         last = reached
     head = _head(stages)
-    return Table(_STAGE_HEADS, tuple(rows)).picture(
+    return Table(wording.STAGE_HEADS, tuple(rows)).picture(
         title=titled(title, head),
         alt=sentences([head, *str(stages).splitlines()]),
     )

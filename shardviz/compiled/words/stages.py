@@ -253,6 +253,7 @@ NO_CAUSE = "The compiler does not name a cause."
 
 # --- the headline ---------------------------------------------------------------------
 
+STAGE_HEADS = ("sent per device", "stage, and its collectives", "total, or line")
 #: The parts of a roofline in the order of their bars, and the words for them.
 PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
 NO_CHIP = "Choose a chip under Target to see its least times."
