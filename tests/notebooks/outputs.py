@@ -65,6 +65,18 @@ def _stored(output: dict[str, Any]) -> dict[str, Any] | None:
     return {**output, "data": data, "metadata": metadata}
 
 
+def _joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outputs with printed text in one piece: a slow kernel sends it in several."""
+    joined: list[dict[str, Any]] = []
+    for output in outputs:
+        last = joined[-1] if joined else {}
+        if output["output_type"] == last.get("output_type") == "stream":
+            last["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
+
+
 def _small(png: str) -> tuple[str, str]:
     """The same picture with at most 256 colours, a third of the bytes, and what describes it.
 
@@ -94,7 +106,8 @@ def execute(path: Path) -> None:
     nbclient.NotebookClient(notebook, timeout=900, resources=where).execute()
     for cell in _code_cells(notebook):
         kept = (_stored(output) for output in cell["outputs"])
-        cell["outputs"] = [nbformat.from_dict(o) for o in kept if o is not None]
+        stored = _joined([output for output in kept if output is not None])
+        cell["outputs"] = [nbformat.from_dict(output) for output in stored]
         cell["metadata"].pop("execution", None)
     notebook["metadata"].pop("widgets", None)
     notebook["metadata"]["language_info"] = {"name": "python"}
