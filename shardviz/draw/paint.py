@@ -232,9 +232,11 @@ class _Painter:
     ) -> None:
         """Paints bands at the right of tiles, one per colour, major axis first."""
         band = band_width(float(tiles.width.min()), len(colours))
+        # The last band touches the rounded corners.
+        inset = max(BAND_INSET, tiles.radius)
         for number, fills in enumerate(colours):
             left = tiles.x + tiles.width - band * (len(colours) - number) + x
-            top, height = tiles.y + BAND_INSET + y, tiles.height - 2 * BAND_INSET
+            top, height = tiles.y + inset + y, tiles.height - 2 * inset
             width = np.full(len(tiles), band)
             outlines = _round_corners(np.stack([left, top, width, height]), 0)
             self.polygons(outlines, fills / 255, "none", 0, zorder=1.5)
