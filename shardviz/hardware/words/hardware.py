@@ -69,8 +69,6 @@ def _rings(shape: tuple[int, ...], wraps: tuple[bool, ...]) -> str:
     closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
     if len(closed) == 1:
         length = shape[wraps.index(True)]
-    if len(closed) == 1:
-        length = shape[wraps.index(True)]
         return f"only the axis of {plural(length, 'chip')} forms a ring"
     return f"only {joined(closed)} form rings"
 
