@@ -63,7 +63,7 @@ def _file_of_stages(note: FileOfStages) -> str:
     elif note.devices > 1 and not note.names_mesh:
         sentences.append(
             f"It names no mesh axes, so its {note.devices:,} devices are one axis here."
-            f" Name the axes, as in mesh='data={note.devices}'."
+            " Give its mesh, such as mesh='data=4, model=2'."
         )
     if note.programs > 1:
         sentences.append(f"This is the largest of {note.programs:,} programs.")
