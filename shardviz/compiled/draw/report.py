@@ -289,6 +289,8 @@ def _notes(report: Report) -> list[str]:
         # Few programs keep arrays in host memory, so zeros are left out.
         if on_host := getattr(memory, f"host_{name}", None):
             host.append(f"{name} {bytes_text(on_host)}")
+    if memory.generated_code:  # of programs for accelerators
+        device.append(f"code {bytes_text(memory.generated_code)}")
     lines = wording.memory_lines(", ".join(device), ", ".join(host))
     # For a program that does not fit, the largest values are already listed.
     if memory.peak is not None and report.too_large is None:
