@@ -58,7 +58,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
         return self._fits_path(line.pattern)
 
     def table(self, lines: tuple[PathRule, ...]) -> PathRules:
-        return PathRules(lines, self.rules.mesh)
+        return PathRules(lines, self.rules.mesh, self.rules.dialect)
 
     def resolve(self, lines: tuple[PathRule, ...], names: Names) -> Spec | None:
         rules = self.table(lines)

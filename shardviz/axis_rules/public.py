@@ -160,8 +160,9 @@ def audit(
         mesh: the mesh. Defaults to the mesh of a Program or of the arrays' shardings,
             otherwise to the one in context, for example from `jax.set_mesh`.
         dialect: the library whose semantics the table follows. `"regex"` and `"keras"`
-            match array paths, with segments joined by `/`. A `LayoutMap` always follows
-            Keras.
+            match array paths, with segments joined by `/`. A table of paths that
+            `sv.rules` created with a dialect needs no other, and a `LayoutMap` always
+            follows Keras.
         names: a function that is called as `names(path, array)` for each array without
             a sharding or logical names. It returns logical names, a PartitionSpec, or
             None.

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,10 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
     if dialect is None:
         return table
     if isinstance(dialect, PathDialect):
-        _check_patterns(PathRules.of(table), dialect)
+        table = PathRules.of(table)
+        _check_patterns(table, dialect)
+        if table.dialect is not dialect:
+            table = replace(table, dialect=dialect)
     elif isinstance(table, PathRules):
         choices = [f"dialect={d.name!r}" for d in DIALECTS if d.by_path]
         raise RuleError(
@@ -82,6 +86,8 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
 
 def dialect_of(rules: object, dialect: object) -> Dialect:
     """Returns the dialect for a table: Keras for a `LayoutMap`, else the given one.
+
+    If the given one is the default, linen, and the table is for another, returns that.
 
     Args:
         rules: the table, in any form that `read_rules` accepts.
@@ -95,6 +101,9 @@ def dialect_of(rules: object, dialect: object) -> Dialect:
     mesh = rules.mesh if isinstance(rules, PathRules) else None
     if not reader.by_path and (mesh is not None or _is_layout_map(rules)):
         return Dialect.KERAS
+    # Linen, the default, cannot read a table of paths.
+    if reader is Dialect.LINEN and isinstance(rules, PathRules):
+        return rules.dialect or reader
     return reader
 
 
@@ -109,7 +118,8 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
     if _is_layout_map(value):
         # Iterating with items() would look each key up as a path.
         layouts = attribute(value, "_layout_map") or value
-        return PathRules.of(layouts, mesh_of(attribute(value, "device_mesh")))
+        table = PathRules.of(layouts, mesh_of(attribute(value, "device_mesh")))
+        return replace(table, dialect=Dialect.KERAS)
     if isinstance(value, str):
         return _from_text(value, paths)
     return _table(value, paths)

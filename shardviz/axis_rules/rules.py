@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from shardviz.axis_rules.dialects import PathDialect
 from shardviz.axis_rules.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.base.display import Displayed
 from shardviz.base.errors import RuleError, ShardvizError, SpecError
@@ -224,6 +225,7 @@ class PathRules(Displayed):
     Attributes:
         entries: the rules, in order.
         mesh: the mesh of a `LayoutMap`, or None.
+        dialect: the library that the table is for, or None if the caller named none.
 
     >>> from shardviz.types import PathRules
     >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
@@ -233,6 +235,7 @@ class PathRules(Displayed):
 
     entries: tuple[PathRule, ...] = ()
     mesh: MeshSpec | None = None
+    dialect: PathDialect | None = field(default=None, compare=False)
 
     @staticmethod
     def of(pairs: Any, mesh: MeshSpec | None = None) -> PathRules:
@@ -355,6 +358,12 @@ def _rule(index: int, pair: object) -> Rule:
     # For flax, a single axis is the same as a tuple of one.
     if isinstance(target, str):
         target = (target,)
+    if isinstance(target, (Spec, Call)) or is_partition_spec(target):
+        raise RuleError(
+            f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"
+            f" {shown(target)}. For a table of paths, write dialect='regex' or"
+            " dialect='keras'."
+        )
     if not isinstance(target, (tuple, list)):
         raise RuleError(
             f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"

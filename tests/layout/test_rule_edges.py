@@ -137,6 +137,11 @@ SECOND = {
     "text": ("b", "Rule 2 must be a pair"),
     "a name that is no name": ((5, "x"), "the logical axis in rule 2"),
     "a number": (("b", 5), "Rule 2 must lead to a mesh axis, a tuple of them, or None; got 5"),
+    "a spec": (
+        ("b", jax.sharding.PartitionSpec("x")),
+        "For a table of paths, write dialect='regex' or",
+    ),
+    "our spec": (("b", sv.Spec.of("x")), "For a table of paths, write dialect='regex' or"),
     "an axis that is no name": (("b", ("x", 5)), "the mesh axis in rule 2"),
     "a call": (("b", 'fsdp(axis="data")'), "In rule 2, "),
     "a call in a tuple": (("b", ("x", "fsdp(x)")), "In rule 2, "),

@@ -212,6 +212,19 @@ def test_objects_are_the_table():
     assert isinstance(sv.rules([]), sv.Rules)
 
 
+@pytest.mark.parametrize("dialect", ["regex", "keras"])
+def test_a_table_made_for_a_dialect_is_read_with_it(dialect):
+    table = sv.rules((".*kernel", ("data",)), dialect=dialect)
+    found = sv.audit([("a/kernel", (8, 8))], table, MESH)
+    assert (found.dialect.name, found.rules) == (dialect, table)
+    assert sv.resolve("a/kernel", table).dialect.name == dialect
+    assert sv.audit([("a/kernel", (8, 8))], table, MESH, dialect="regex").dialect.name == "regex"
+    with pytest.raises(sv.ShardvizError, match="reads logical names"):
+        sv.audit([("a/kernel", (8, 8))], table, MESH, dialect="nnx")
+    with pytest.raises(sv.ShardvizError, match="reads logical names"):
+        sv.audit([("a/kernel", (8, 8))], sv.rules(*PATHS.pairs()), MESH)
+
+
 def test_a_layout_map_brings_its_mesh():
     os.environ.setdefault("KERAS_BACKEND", "jax")
     keras = pytest.importorskip("keras")
