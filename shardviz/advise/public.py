@@ -11,7 +11,7 @@ from shardviz.axis_rules.audit import Audit
 from shardviz.base.collective import Collective
 from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
-from shardviz.base.format import listed, shown, suggestion
+from shardviz.base.format import joined, listed, shown, suggestion
 from shardviz.base.parse import parse_bytes
 from shardviz.base.public.adopt import is_jax
 from shardviz.base.typing import PyTree, UserFunction
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
     from shardviz.advise.contracts import Expectation
     from shardviz.advise.lock import Lock
     from shardviz.advise.search import Search
+
+# What each function takes without arguments, and how to do what the arguments may mean.
+_ALONE = {
+    "expect": ("program", "plan", "report", "stages", "audit"),
+    "lock": ("program", "plan", "stages", "audit"),
+}
+_INSTEAD = {
+    "expect": "Its methods assert: .no, .at_most, .sharded, .fits and .matches.",
+    "lock": "sv.lock(...).write(path) writes the file.",
+}
 
 
 def changes(
@@ -334,6 +344,13 @@ def _program_or_value(
 ) -> Any:
     """Returns the program of a function; any other value unchanged."""
     if arrays or keywords or inspect.isroutine(value) or is_jax(value):
+        if isinstance(value, (Program, Plan, Report, Stages, Audit)):
+            given = [*map(shown, arrays), *(f"{name}=" for name in keywords)]
+            raise ProgramError(
+                f"sv.{public} takes arguments only with a function, not with a"
+                f" {joined(_ALONE[public], 'or')}; got {joined(given)} with the {type(value).__name__}."
+                f" {_INSTEAD[public]}"
+            )
         return program_of(value, public, arrays, keywords, public_only)
     return value
 

@@ -115,6 +115,15 @@ MADE = sv.program(jnp.sin, X, mesh="data=8")
         (lambda: sv.plan(MADE, X), "a program has its own"),
         (lambda: sv.compile(MADE, X, target="cpu:8"), "a program has its own"),
         (lambda: sv.plan(jnp.sin, jnp.ones(8)), "A program needs a mesh"),
+        (lambda: sv.expect(MADE, collectives={}), r"got collectives= with the Program\. .*\.no,"),
+        (
+            lambda: sv.expect(sv.plan(MADE), memory="1 B"),
+            r"got memory= with the Plan\. .*\.at_most",
+        ),
+        (
+            lambda: sv.lock(sv.plan(MADE), "a.lock"),
+            r"stages or audit; got 'a\.lock'.*\.write\(path\)",
+        ),
         (lambda: sv.explore(X, X), "takes one thing to show"),
         (lambda: sv.explore(MADE, X), "takes one thing to show"),
         (lambda: sv.explore(jnp.sin), "a function with its arguments"),
