@@ -69,6 +69,8 @@ ANSWERED = {
     "sv.layout(plain, mesh)": "sv.layout(x, P('data'), mesh)",
     "sv.layout(plain, mesh=mesh)": "sv.layout(x, P('data'), mesh)",
     "sv.plot(plain, mesh)": "sv.layout(x, P('data'), mesh)",
+    "sv.plot(P('data', 'model'), mesh)": "The first argument is an array or its shape; got P('data', 'model')",
+    "sv.layout(x.sharding)": "sv.layout(x, sharding)",
     "sv.plan(fn, plain, plain.T)": "mesh=sv.mesh(data=4, model=2)",
     "sv.explore(fn, plain, plain.T)": "mesh=sv.mesh(data=4, model=2)",
     "sv.compile(jitted)": "sv.compile(fn, x, w)",

@@ -215,6 +215,11 @@ def layout_of(
     # Parameter boxes of flax and other libraries can be nested.
     while (box := without_metadata(array)) is not None:
         array = box.value
+    if isinstance(array, Spec) or (is_jax(array) and not hasattr(array, "shape")):
+        raise LayoutError(
+            f"The first argument is an array or its shape; got {shown(array)}. Write"
+            " sv.layout(x, spec, mesh), or sv.layout(x, sharding)."
+        )
     if isinstance(spec, MeshSpec) or (is_jax(spec) and hasattr(spec, "axis_names")):
         misplaced: Any = spec
         raise LayoutError(
