@@ -20,7 +20,7 @@ from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rules import PathRules, Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ShardvizError
-from shardviz.base.format import joined, shown
+from shardviz.base.format import shown
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.mesh_context import MeshContext
@@ -241,7 +241,13 @@ def _shown(value: Any) -> tuple[Drawer, Writer]:
     for kind in type(value).__mro__:
         if kind in _SHOWN:
             return _SHOWN[kind]
+    if callable(value) and not isinstance(value, type):
+        raise ShardvizError(
+            f"A function is shown as its plan; got {shown(value)} without arguments."
+            " Write sv.plan(f, *args)."
+        )
     raise ShardvizError(
-        f"There is no picture and no text of this {type(value).__name__}; got"
-        f" {shown(value)}. There are for {joined(kind.__name__ for kind in _SHOWN)}."
+        f"There is no picture and no text of {shown(value)}. Give an array, a sharding, a"
+        " tree of arrays, a model, a program, a plan, a report, jax's Lowered or"
+        " Compiled, or another value that shardviz draws."
     )

@@ -16,6 +16,7 @@ from shardviz.base.public.adopt import (
     children_of,
     is_compiled,
     is_jax,
+    is_jax_function,
     is_lowered,
 )
 from shardviz.base.public.layouts import layout
@@ -127,7 +128,7 @@ def _value_of(thing: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
         return report(thing)
     if isinstance(thing, np.ndarray):
         return bridge().adopt_array("array", thing)
-    if is_jax(thing):
+    if is_jax(thing) and not is_jax_function(thing):
         return adopt(thing)
     if children_of(thing) is not None or library_of(type(thing)):
         return audit(thing)

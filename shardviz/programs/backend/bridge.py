@@ -80,10 +80,14 @@ def adopt(value: Any) -> Any:
         if getattr(value, "sharding", None) is not None:
             return adopt_layout(value)
         return adopt_array("array", value)
+    if isinstance(value, Sharding):
+        raise ShardvizError(
+            "A sharding without a PartitionSpec needs a shape; got"
+            f" {shown(value)}. Write sv.layout(shape, sharding)."
+        )
     raise ShardvizError(
         "From jax come meshes, PartitionSpecs, NamedShardings, ShapeDtypeStructs and"
-        f" arrays; got {shown(value)}. Other shardings need a shape: sv.layout(shape,"
-        " sharding)."
+        f" arrays; got {shown(value)}."
     )
 
 
