@@ -467,7 +467,9 @@ def _audited(
     if isinstance(table, PathRules):
         table_mesh = table.mesh
     live = [leaf.layout.mesh for leaf in kinds.values() if leaf.layout is not None]
-    grid = mesh or _mesh((*meshes.values(), table_mesh), mesh_in_context, live)
+    known_meshes = (*meshes.values(), table_mesh)
+    has_dimensions = any(leaf.array.shape for leaf in kinds.values())
+    grid = mesh or _mesh(known_meshes, mesh_in_context, live, has_dimensions)
     elsewhere: set[int] = set()
     for key, leaf in kinds.items():
         leaf_mesh = meshes.get(id(leaf.mesh))
@@ -529,9 +531,20 @@ def _mesh(
     meshes: Iterable[MeshSpec | None],
     in_context: MeshSpec | None,
     live: Sequence[MeshSpec],
+    has_dimensions: bool,
 ) -> MeshSpec:
     """Returns the first known mesh, otherwise the mesh in context, otherwise the devices
-    of live arrays whose shardings have no mesh."""
+    of live arrays whose shardings have no mesh.
+
+    Args:
+        meshes: the meshes that are known.
+        in_context: the mesh in context.
+        live: the devices of live arrays.
+        has_dimensions: whether any of the arrays has a dimension.
+
+    Raises:
+        LayoutError: if there is no mesh, or nothing to lay out on one.
+    """
     for mesh in meshes:
         if mesh is None:
             continue
@@ -544,6 +557,11 @@ def _mesh(
         return in_context
     if live:
         return max(live, key=lambda mesh: mesh.size)
+    if not has_dimensions:
+        raise LayoutError(
+            "There is no array to lay out: the value holds no arrays, or only numbers."
+            " Give a tree of arrays, such as the parameters of a model."
+        )
     raise LayoutError(
         "An audit needs a mesh; got none, no array's sharding brings one, and none is in"
         " context. Give one: sv.audit(tree, rules, mesh=sv.mesh(data=4, model=2))."

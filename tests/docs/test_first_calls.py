@@ -77,6 +77,11 @@ ANSWERED = {
     "sv.text(fn)": "sv.plan(f, *args)",
     "sv.plot(jitted)": "sv.plan(f, *args)",
     "sv.text(plain.sharding)": "sv.layout(shape, sharding)",
+    "sv.plot(None)": "no array to lay out",
+    "sv.text([])": "no array to lay out",
+    "sv.text({'a': 3})": "no array to lay out",
+    "sv.audit({})": "no array to lay out",
+    "sv.audit({'a': jax.ShapeDtypeStruct((8,), 'float32')})": "mesh=sv.mesh(data=4, model=2)",
     "sv.plan(fn, plain, plain.T)": "mesh=sv.mesh(data=4, model=2)",
     "sv.explore(fn, plain, plain.T)": "mesh=sv.mesh(data=4, model=2)",
     "sv.compile(jitted)": "sv.compile(fn, x, w)",
@@ -108,7 +113,7 @@ def names(eight_devices):
         "params": {"dense": {"w": w}},
         "fn": fn,
     }
-    return {**hand, "jitted": jax.jit(fn), "sv": sv, "P": P}
+    return {**hand, "jitted": jax.jit(fn), "sv": sv, "P": P, "jax": jax}
 
 
 @pytest.mark.parametrize("typed", WORKS.split("\n")[1:-1])
