@@ -30,7 +30,7 @@ from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.public import audit, capacity_of, rules
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ContractError, ShardvizError
-from shardviz.base.format import suggestion
+from shardviz.base.format import joined, shown, suggestion
 from shardviz.base.public.adopt import as_mesh
 from shardviz.commands.doctor import checked_names, versions
 from shardviz.commands.words import help as wording
@@ -43,6 +43,7 @@ from shardviz.draw.terminal import styled
 from shardviz.plans.plan import Plan
 from shardviz.plans.public import plan
 from shardviz.programs.program import Program
+from shardviz.programs.public.keywords import required_parameters
 
 OK, BROKEN, WRONG = 0, 1, 2
 # Success -> exit code.
@@ -172,7 +173,7 @@ def _plan(options: argparse.Namespace) -> int:
     if isinstance(result, (Report, Stages)):
         result = result.plan
     if not isinstance(result, Plan):
-        raise InputError(f"A plan is of a program; {options.what} returned none")
+        raise _not_of_a_program("plan", options.what, result)
     found = {"mesh": dict(result.mesh.shape)} if result.ok else {}
     return _print_program(result, result.without_error.collectives, found, options)
 
@@ -190,7 +191,7 @@ def _compile(options: argparse.Namespace) -> int:
     if isinstance(result, Stages):
         result = result.report
     if not isinstance(result, Report):
-        raise InputError(f"A report is of a program; {options.what} returned none")
+        raise _not_of_a_program("report", options.what, result)
     found = {
         "target": result.target,
         "memory": needed_bytes(result.without_error.memory),
@@ -447,10 +448,19 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
                 " the program or the state"
             )
         return subject
+    if options.command in ("plan", "compile"):  # the other commands accept a state
+        return subject
     if subject is None:
         raise InputError(f"{what} returned None. Let it return a program, or a state")
     table, mesh = replacements.get("rules", ()), replacements.get("mesh")
     return audit(subject, table, mesh, dialect=dialect or "linen", target=target)
+
+
+def _not_of_a_program(noun: str, what: str, value: object) -> InputError:
+    return InputError(
+        f"A {noun} is of a program; {what} returned {shown(value)}. Let it return"
+        " sv.program(fn, ...)"
+    )
 
 
 def _target(subject: Any, options: argparse.Namespace) -> str | None:
@@ -524,6 +534,11 @@ def _called(what: str) -> Any:
         value = getattr(value, attribute)
     if not callable(value) or isinstance(value, Program):
         return value
+    if missing := required_parameters(value):
+        raise InputError(
+            f"{what} is called without arguments, and takes {joined(missing)}. Write a"
+            f" function without parameters that returns sv.program({name}, ...)"
+        )
     try:
         return value()
     except (Exception, SystemExit) as error:

@@ -179,6 +179,12 @@ WRONG = {
     "no module": (["audit", "my_trian:state"], "'my_trian'"),
     "no function": (["audit", "my_train:stat"], "Did you mean 'state'?"),
     "None": (["audit", "my_train:nothing"], "my_train:nothing returned None"),
+    "a function with parameters": (["plan", "my_train:needs"], "returns sv.program(needs, ...)"),
+    "no program": (
+        ["plan", "my_train:state"],
+        "A plan is of a program; my_train:state returned [(",
+    ),
+    "no program to compile": (["compile", "my_train:nothing"], "Let it return sv.program(fn, ...)"),
     "a bad mesh": (["audit", "my_train:state", "--mesh", "data"], "data"),
     "a bad table": (["audit", *STATE, "--rules", "mlp ->"], "Cannot read"),
     "rules for an audit": (["audit", "my_train:audited", "--rules", "a->data"], "--rules"),
@@ -215,7 +221,6 @@ def test_a_working_folder_that_was_removed_is_one_sentence_and_two(tmp_path, mon
         ("my_train:fails", "KeyError: 'nothing'"),
         ("my_train:exits", "SystemExit: no accelerator"),
         ("needs_more:f", "No module named 'a_module_that_is_not_there'"),
-        ("my_train:needs", "missing 1 required positional argument: 'x'"),
     ],
 )
 def test_what_the_users_code_raises_is_its_own_traceback(here, capsys, what, last):
