@@ -272,9 +272,9 @@ def _mesh_in(
         return mesh, "function" if mesh.concrete else "given"
     if error is not None:
         raise ProgramError(
-            "A program needs a mesh; got none: no array's sharding brings one,"
-            " jax.set_mesh set none, and jax could not trace the function to find one."
-            f" Give mesh=sv.mesh(data=4, model=2). jax's error: {in_words(error)}"
+            f"jax could not trace the function. {in_words(error).rstrip('.')}. If the"
+            " cause is a missing mesh, give mesh=sv.mesh(data=4, model=2): no array's"
+            " sharding brings one, and jax.set_mesh set none."
         )
     raise ProgramError(
         "A program needs a mesh; got none: no array's sharding brings one, jax.set_mesh"
