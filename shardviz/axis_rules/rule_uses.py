@@ -79,7 +79,7 @@ class OwnSpecs(Idle):
 
 @dataclass(frozen=True)
 class NoSuchPath(Idle):
-    """The pattern matches no path; `near` is the nearest word or pattern, or None."""
+    """The pattern matches no path; `near` is the nearest pattern, or None."""
 
     code = "no such path"
     near: str | None = None
@@ -259,9 +259,11 @@ def _why_idle(
         if not any(row.follows_table for row, _ in fitting):
             return OwnSpecs(rule)
         return ShadowedPattern(rule, tuple(sorted(by)))
-    words = dict.fromkeys(re.findall(r"[^\W\d]\w+", text))
+    words, near = dict.fromkeys(re.findall(r"[^\W\d]\w+", text)), rule.pattern
     for word in missing_words(rule.pattern, text):
-        return NoSuchPath(rule, nearest(word, words))
+        near = near.replace(word, nearest(word, words) or word)
+    if near != rule.pattern:
+        return NoSuchPath(rule, near)
     matching_all = f".*{rule.pattern}.*"
     for _, resolution in rows:
         # In older library versions, matching a part of the path was enough.

@@ -53,7 +53,7 @@ def idle(fact: Idle) -> str:
                 deciding, verb = "other patterns", "also match"
             return f"is shadowed: {deciding} {verb} every path that it matches"
         case NoSuchPath(near=near):
-            hint = clause("; the nearest path is {}", near and shown(near))
+            hint = clause("; the nearest pattern is {}", near and shown(near))
             return f"matches no path{hint}"
     return f"never fires: {_idle_rule(fact)}"
 
