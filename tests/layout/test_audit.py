@@ -273,6 +273,18 @@ def test_arrays_without_logical_names_are_named_with_a_remedy():
     assert sv.resolve("embed _", table, mesh=MESH, shape=(8, 8)).first_remedy() is None
 
 
+def test_without_rules_no_rule_is_blamed(eight_devices):
+    mesh = Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
+    w = nn.LogicallyPartitioned(jax.device_put(np.ones((8, 8)), eight_devices[1]), ("embed", "mlp"))
+    bias = jax.device_put(np.ones(8), NamedSharding(mesh, P()))
+    words = sv.audit({"w": w, "bias": bias}, mesh=mesh).explain()
+    assert "No rules were given, so the logical names 'embed' and 'mlp' (in w) split no" in words
+    assert "1 array has no logical names: bias" in words
+    for blame in ("No rule names", "no rule splits", "the table"):
+        assert blame not in words
+    assert "no rule" not in sv.audit({"w": w, "bias": bias}, mesh=mesh).why("bias")
+
+
 def test_bare_arrays_beside_flax_boxes_lack_names():
     bare = jax.ShapeDtypeStruct((8, 8), "float32")
     boxed = nn.LogicallyPartitioned(bare, ("embed", "mlp"))

@@ -259,9 +259,12 @@ def _unknown(audit: Audit) -> list[str]:
     if audit.unplaced and audit.mesh.size > 1:
         count = _count(audit.unplaced, "live array")
         names = few(audit.unplaced)
+        assumed = "that they are on all of them"
+        if len(audit.rules):
+            assumed = "the split that the table gives"
         lines.append(
-            f"{count} not on all devices of the mesh now: {names}. The bytes above assume the"
-            " split that the table gives."
+            f"{count} not on all devices of the mesh now: {names}. The bytes above assume"
+            f" {assumed}."
         )
     if audit.elsewhere:
         count = _count(audit.elsewhere, "array")
@@ -295,6 +298,14 @@ def _unmatched(audit: Audit) -> str:
             return f"{dialect.library} replicates arrays that no pattern matches: {listing}."
         return f"No pattern matches {listing}; only their own shardings apply."
     lines = []
+    if audit.unmatched and not len(audit.rules):
+        names = joined([shown(fact.name) for fact in audit.unmatched], limit=SHOWN)
+        arrays = dict.fromkeys(n for fact in audit.unmatched for n in fact.arrays)
+        count = by_count(len(audit.unmatched), "name", "names")
+        return (
+            f"No rules were given, so the logical {count} {names} (in {few(arrays)})"
+            f" {by_count(len(audit.unmatched), 'splits', 'split')} no array."
+        )
     for name, near, arrays in audit.unmatched:
         line = f"No rule names {shown(name)} (in {few(arrays)})."
         if near:
@@ -385,9 +396,12 @@ def _unnamed(audit: Audit) -> str:
     )
     moments = plural(len(paths) - len(rows), "moment")
     also = f" or their {moments}" if len(paths) > len(rows) else ""
+    no_rule = ""
+    if len(audit.rules):
+        no_rule = f", so no rule splits {object_pronoun}{also}"
     lines = [
-        f"{plural(len(rows), 'array')} {has} no logical names, so no rule splits"
-        f" {object_pronoun}{also}: {joined(names, limit=SHOWN)}. {ADD_NAMES}"
+        f"{plural(len(rows), 'array')} {has} no logical names{no_rule}:"
+        f" {joined(names, limit=SHOWN)}. {ADD_NAMES}"
     ]
     remedies = rows[0].remedies("split")
     if remedies:
@@ -433,9 +447,11 @@ def _why(row: Request) -> str:
     if row.spec is None:
         return f"The sharding of {row.path} is unknown. {GIVE}"
     if row.lacks_names:
+        no_rule = ""
+        if row.audit is None or len(row.audit.rules):
+            no_rule = ", so no rule splits it"
         return (
-            f"{row.path} is replicated: it has no logical names, so no rule splits it."
-            f" {ADD_NAMES}"
+            f"{row.path} is replicated: it has no logical names{no_rule}. {ADD_NAMES}"
         )
     how = f"split as {row.spec}"
     if row.layout is not None and row.layout.num_blocks == 1:
