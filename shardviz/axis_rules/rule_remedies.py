@@ -139,8 +139,15 @@ class RuleSearch(RemedySearch[Rule, Rules, NameDialect]):
     def _named(self) -> Iterator[Action]:
         """Yields edits that give an unnamed dimension a name with a splitting rule."""
         names = self.leaf.names
+        rule_names = {rule.logical for rule in self.lines}
+        unknown = tuple(
+            n for n in self.arrays.names if isinstance(n, str) and n not in rule_names
+        )
         candidates: dict[str, None] = {}
         for rule in self.lines:
+            # A misspelt name must be corrected in its rule first.
+            if rule.logical not in self.arrays.names and near(rule.logical, unknown):
+                continue
             # Skip rules whose mesh axes all have size 1, because they split nothing.
             if rule.logical not in names and set(rule.axes) & set(self.axes):
                 candidates[rule.logical] = None

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.axis_rules.audit import Audit, Unmatched, audit
+from shardviz.axis_rules.remedies import RenameLine
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ShardvizError
@@ -283,6 +284,18 @@ def test_without_rules_no_rule_is_blamed(eight_devices):
     for blame in ("No rule names", "no rule splits", "the table"):
         assert blame not in words
     assert "no rule" not in sv.audit({"w": w, "bias": bias}, mesh=mesh).why("bias")
+
+
+def test_a_misspelt_rule_is_corrected_and_not_spread():
+    rows = [("w", (8, 8), "embed mlp"), ("bias", (8,), None)]
+    found = sv.audit(rows, [("embed", None), ("mpl", "model")], MESH)
+    assert isinstance(sv.remedies(found["w"], "split")[0].action, RenameLine)
+    assert not sv.remedies(found["bias"], "split")
+    assert "No array has the name 'mpl'; did you mean 'mlp' in its rule?" in found.explain()
+    # A rule for a name that other arrays have is not misspelt.
+    named = sv.audit([*rows, ("v", (8,), "mpl")], [("mpl", "model")], MESH)
+    assert sv.remedies(named["bias"], "split")[0].action.new == "mpl"
+    assert "No rule names 'mlp' (in w). Did you mean 'mpl'?" in named.explain()
 
 
 def test_bare_arrays_beside_flax_boxes_lack_names():

@@ -308,8 +308,13 @@ def _unmatched(audit: Audit) -> str:
         )
     for name, near, arrays in audit.unmatched:
         line = f"No rule names {shown(name)} (in {few(arrays)})."
-        if near:
+        if near and any(near in (row.names or ()) for row in audit.rows):
             line += f" Did you mean {shown(near)}?"
+        elif near:
+            line += (
+                f" No array has the name {shown(near)}; did you mean {shown(name)} in"
+                " its rule?"
+            )
         lines.append(line)
     return first_lines("", lines)
 
