@@ -264,7 +264,7 @@ def test_a_report_counts_what_was_tried_asked_for_and_shown():
         ["arrays/memory", "3", "yes", "3", "no"],
         ["rules/two-rules", "2", "yes", "0", "yes"],
         ["keep/contract", "0", "no", "1", "no"],
-        ["Right:", "2", "of", "3", "begun."],
+        ["Right:", "2", "of", "3", "begun", "exercises."],
     ]
     assert [mark.exercise for mark in exercises.report("rules").marks] == ["rules/two-rules"]
     exercises.report().marks[0].tried = 99  # a report is a copy

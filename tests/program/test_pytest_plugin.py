@@ -69,7 +69,7 @@ def test_a_lock_is_missing_written_holds_breaks_and_is_written_again(project):
     result.stdout.no_fnmatch_line("*contracts.py*")  # the traceback is that of the test
     (project.path / LOCK).write_text("<<<<<<< HEAD")
     result = run(project)
-    result.stdout.fnmatch_lines(["E*ProgramError: 'test_model.test_model.json' is no lock*"])
+    result.stdout.fnmatch_lines(["E*ProgramError: 'test_model.test_model.json' is not a lock*"])
     run(project, "--shardviz-update").assert_outcomes(passed=1)
     run(project).assert_outcomes(passed=1)
 

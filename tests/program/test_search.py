@@ -172,7 +172,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
 
 
 def test_a_target_without_figures_is_refused():
-    with pytest.raises(sv.ShardvizError, match="figures"):
+    with pytest.raises(sv.ShardvizError, match="described target"):
         sv.search(small(matmul), target="cpu:4")
 
 
