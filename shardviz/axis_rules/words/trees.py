@@ -71,8 +71,8 @@ def _fullest(audit: Audit) -> list[int]:
     most = max(sizes.values(), default=0)
     ids = [number for number, size in sizes.items() if size == most]
     # A difference of a few bytes, such as that of a step counter, isn't visible.
-    least = bytes_text(audit.bytes_per_device - most)
-    if len(ids) >= audit.mesh.size or least == bytes_text(audit.bytes_per_device):
+    without = bytes_text(audit.bytes_per_device - most)
+    if len(ids) >= audit.mesh.size or without == bytes_text(audit.bytes_per_device):
         return []
     return ids
 

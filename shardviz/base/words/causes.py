@@ -167,12 +167,15 @@ def _asks(asker: ValueName | None, the: str = "The") -> str:
     if asker is None:
         return f"{the} program returns"
     if asker.is_request:
-        # Use the name of the jax function, not of its primitive.
-        call = asker.name.removeprefix("sharding_")
-        return f"{the} {call}{_at(asker)} asks for"
+        return f"{_request(asker, the)} asks for"
     if asker.code == "carried" and the == "The":
         return f"{_first(value_name(asker), asker)} needs"
     return f"{asker} needs"
+
+
+def _request(asker: ValueName, the: str) -> str:
+    # Use the name of the jax function, not of its primitive.
+    return f"{the} {asker.name.removeprefix('sharding_')}{_at(asker)}"
 
 
 def _behind(fact: Moved, how: str, moves: str) -> str:
@@ -194,8 +197,8 @@ def _behind(fact: Moved, how: str, moves: str) -> str:
     if asker.code == "carried":
         return f"{asker}, which is computed from it, must {how}{before}"
     if asker.is_request:
-        asks = _asks(asker, "the").removesuffix(" for")
-        return f"{asks} that a value computed from it {how}{before}"
+        request = _request(asker, "the")
+        return f"{request} asks that a value computed from it {how}{before}"
     return f"{asker} reads a value computed from it that must {how}{before}"
 
 

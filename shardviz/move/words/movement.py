@@ -79,15 +79,16 @@ def regular(step: RegularSent) -> str:
 def listed(step: ListedSent) -> str:
     """Describes the data that some devices send in a permutation."""
     senders = plural(step.sends, "device sends", "devices send")
-    total = bytes_text(step.bytes)
-    far = ", over the network" if step.far else ""
-    if step.sends > 1:
-        total += " in total"
-        far = clause(
-            "; {} over the network",
-            plural(step.far, "device sends", "devices send") if step.far else "",
+    size = bytes_text(step.bytes)
+    if step.sends == 1:
+        return (
+            f"{senders} {size} over the network." if step.far else f"{senders} {size}."
         )
-    return f"{senders} {total}{far}."
+    over_network = ""
+    if step.far:
+        far_senders = plural(step.far, "device sends", "devices send")
+        over_network = f"; {far_senders} over the network"
+    return f"{senders} {size} in total{over_network}."
 
 
 def title(m: Movement) -> str:
@@ -170,7 +171,8 @@ def step_lines(m: Movement, largest: int) -> list[str]:
     for step, times in m.runs():
         line = f"Step {number:,}: {step.words}"
         if times > 1:
-            line = f"Steps {number:,} to {number + times - 1:,}, as in step {number:,}: {step.words}"
+            last = number + times - 1
+            line = f"Step {number:,}, repeated up to step {last:,}: {step.words}"
         lines.append(line)
         number += times
     if len(lines) > largest:

@@ -104,11 +104,13 @@ def _memory(reshard: Reshard) -> str:
     sizes = (int(reshard.bytes_before.max()), int(reshard.bytes_after.max()))
     peaks = (reshard.peak_bytes_per_device, reshard.peak_bytes_donated)
     before, after, peak, donated = told_apart([*sizes, *peaks])
-    return (
+    text = (
         f"The fullest device holds {before} before and {after} after. While both layouts"
-        f" are in memory, a device holds at most {peak}, or {donated} if each array is donated and"
-        " moved separately."
+        f" are in memory, a device holds at most {peak}"
     )
+    if donated != peak:
+        text += f", or {donated} if each array is donated and moved separately"
+    return f"{text}."
 
 
 def _hosts(reshard: Reshard) -> str:

@@ -101,9 +101,9 @@ def problem(fact: RestoreProblem) -> str:
         )
     if fact.code == "no spec":
         return (
-            "The array has no requested sharding. Give sv.restore one, or a PartitionSpec, and"
-            " give orbax a target tree with jax.ShapeDtypeStruct(shape, dtype, sharding=...) for"
-            " each array."
+            "No sharding is requested for the array. Give sv.restore a PartitionSpec or a"
+            " sharding, and give orbax a target tree with"
+            " jax.ShapeDtypeStruct(shape, dtype, sharding=...) for each array."
         )
     return fact.reason
 
