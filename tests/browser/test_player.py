@@ -132,7 +132,7 @@ def test_it_starts_to_move_at_once_unless_less_motion_is_asked_for(player):
 def test_a_large_group_is_told_in_words(player):
     node = play(player, "large", collective_movement("all-reduce", 256, 1 << 20))
     expect(node).to_contain_text("A group of 256 devices is not drawn")
-    expect(node).to_contain_text("Steps 256 to 510")
+    expect(node).to_contain_text("Step 256, repeated up to step 510")
     expect(player.get_by_label("Steps")).to_be_hidden()
 
 

@@ -312,8 +312,8 @@ def _unmatched(audit: Audit) -> str:
             line += f" Did you mean {shown(near)}?"
         elif near:
             line += (
-                f" No array has the name {shown(near)}; did you mean {shown(name)} in"
-                " its rule?"
+                f" A rule names {shown(near)}, which no array has: one of the two names is"
+                " probably misspelt."
             )
         lines.append(line)
     return first_lines("", lines)
