@@ -36,6 +36,15 @@ class NotOnCpu(FailureCause):
 
 
 @dataclass(frozen=True)
+class SplitByPartOfAxis(FailureCause):
+    """XLA split a result by part of a mesh axis, which a PartitionSpec can't express.
+
+    XLA does so if a result is constrained to an axis that doesn't divide its size: of
+    axis size 4 and array size 10, XLA uses their common factor 2.
+    """
+
+
+@dataclass(frozen=True)
 class RefusedByTypes(FailureCause):
     """jax refuses an operation on Explicit mesh axes.
 

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.checks import TooBigForOneDevice
@@ -113,6 +116,27 @@ def test_compiles_fail_as_runs_do(name):
     assert report.error is not None
     assert report.error.stage == stage
     assert words in report.error.message
+
+
+@pytest.mark.parametrize("rows", [10, 9])
+def test_a_result_split_by_part_of_an_axis_is_not_blamed_on_the_compiler(rows, eight_devices):
+    mesh = jax.make_mesh((4,), ("data",), (AxisType.Auto,), devices=eight_devices[:4])
+
+    def constrained(x):
+        return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P("data")))
+
+    x, refused = np.ones((rows, 3), "float32"), False
+    try:
+        jax.jit(constrained)(x)
+    except ValueError as error:
+        refused = "is not divisible by axis_size=4" in str(error)
+    report = sv.compile(constrained, x, mesh=mesh)
+    assert report.ok != refused
+    if refused:
+        assert rows == 10  # 2 divides both 10 and the axis; 9 and the axis have no such factor
+        assert report.error.stage == "compile"
+        assert "XLA compiled the program, but jax cannot describe" in report.error.message
+        assert sv.compile(jax.jit(constrained, out_shardings=P()), x, mesh=mesh).ok
 
 
 def test_what_was_known_before_the_failure_is_kept():

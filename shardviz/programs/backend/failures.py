@@ -20,6 +20,7 @@ from shardviz.programs.failure import (
     NotOnCpu,
     ProcessLost,
     Raised,
+    SplitByPartOfAxis,
     SpreadArray,
     SystemRefused,
 )
@@ -54,6 +55,9 @@ def failure(stage: str, error: BaseException) -> Failure:
         return Failure(stage, text, source, missing)
     if isinstance(error, OSError) and stage in _OURS:
         return Failure(stage, text, source, SystemRefused(), lacks_memory=lacks)
+    if stage == "compile" and type(error).__name__ == "IndivisibleError":
+        # jax raises it after XLA's compile, when it reads the shardings of the results.
+        return Failure(stage, text, source, SplitByPartOfAxis())
     if "UNIMPLEMENTED" in text and "XLA:CPU" in text:
         return Failure(stage, _ended(text), source, NotOnCpu())
     return Failure(stage, text, source, Raised(), lacks_memory=lacks)

@@ -29,6 +29,7 @@ from shardviz.programs.failure import (
     ProcessLost,
     Raised,
     RefusedByTypes,
+    SplitByPartOfAxis,
     SpreadArray,
     Stopped,
     SystemRefused,
@@ -73,6 +74,13 @@ def _without_advice(error: Failure) -> str:
                 f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs, simulated ones"
                 " included, does not support this. The compilers for TPUs and GPUs may, and"
                 " they need no such hardware: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+            )
+        case SplitByPartOfAxis():
+            return (
+                "XLA compiled the program, but jax cannot describe how a result is split."
+                " The result is constrained to a mesh axis that does not divide its size,"
+                " and XLA splits it by part of that axis. Name the result's sharding in"
+                f" out_shardings, or pad it to a size that the axis divides. jax says: {said}"
             )
         case RefusedByTypes(operation):
             return f"With Explicit axes jax refuses {operation} here. {said}"
