@@ -453,7 +453,7 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     if subject is None:
         raise InputError(f"{what} returned None. Let it return a program, or a state")
     table, mesh = replacements.get("rules", ()), replacements.get("mesh")
-    return audit(subject, table, mesh, dialect=dialect or "linen", target=target)
+    return audit(subject, table, mesh, dialect=dialect, target=target)
 
 
 def _not_of_a_program(noun: str, what: str, value: object) -> InputError:

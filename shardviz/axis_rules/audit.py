@@ -402,7 +402,7 @@ def audit(
     tree_or_table: Any,
     rules: Any = (),
     mesh: Any = None,
-    dialect: object = Dialect.LINEN,
+    dialect: object = None,
     names: Names | None = None,
     children: Children | None = None,
     capacity: int | None = None,
@@ -420,7 +420,7 @@ def audit(
         rules: the table, or anything `read_rules` accepts.
         mesh: the mesh, or anything `make_mesh` accepts; by default, the mesh of the
             arrays or of a `LayoutMap`.
-        dialect: the library that reads the table.
+        dialect: the library that reads the table, by default as in `dialect_of`.
         names: a function that is called as `names(path, array)` for arrays without a
             sharding or logical names.
         children: returns (name, child) pairs if a container is registered with jax,

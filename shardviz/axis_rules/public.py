@@ -88,7 +88,7 @@ def resolve(
     *,
     mesh: MeshLike | None = None,
     shape: ShapeLike | None = None,
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
 ) -> Resolution | PathResolution:
     """Resolves logical names to a PartitionSpec, and explains each rule's effect.
 
@@ -105,7 +105,8 @@ def resolve(
             compare axis sizes with `shape`.
         shape: the array's shape, to find dimensions that the mesh axes do not divide.
         dialect: the library whose semantics the table follows: `"linen"`, `"nnx"`,
-            `"maxtext"`, `"regex"` or `"keras"`.
+            `"maxtext"`, `"regex"` or `"keras"`; by default the one that `sv.rules` got,
+            otherwise `"linen"`.
 
     Raises:
         ShardvizError: if names or rules cannot be parsed, if `names` repeats a name
@@ -136,7 +137,7 @@ def audit(
     rules: RulesLike = (),
     mesh: MeshLike | None = None,
     *,
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
     names: NamesFunction | None = None,
     target: Topology | Target | str | None = None,
 ) -> Audit:
@@ -159,10 +160,9 @@ def audit(
             to a Program's rules.
         mesh: the mesh. Defaults to the mesh of a Program or of the arrays' shardings,
             otherwise to the one in context, for example from `jax.set_mesh`.
-        dialect: the library whose semantics the table follows. `"regex"` and `"keras"`
-            match array paths, with segments joined by `/`. A table of paths that
-            `sv.rules` created with a dialect needs no other, and a `LayoutMap` always
-            follows Keras.
+        dialect: the library whose semantics the table follows; by default the one that
+            `sv.rules` got, otherwise `"linen"`. `"regex"` and `"keras"` match array
+            paths, with segments joined by `/`. A `LayoutMap` always follows Keras.
         names: a function that is called as `names(path, array)` for each array without
             a sharding or logical names. It returns logical names, a PartitionSpec, or
             None.
@@ -187,13 +187,11 @@ def audit(
         grid = as_mesh(mesh, count_devices)
     if _is_json_file(tree):
         tree = _read_json(tree)
-    reader = dialect_of(rules, dialect)
     if isinstance(tree, Program):
         with needed_by("sv.audit"):
             from shardviz.programs.backend import arguments
         # The program supplies the rules, dialect and mesh that were omitted.
-        if reader is Dialect.LINEN:
-            reader = tree.dialect
+        reader = dialect_of(rules, dialect, tree.dialect)
         table = read_rules(rules, reader)
         if not len(table) and tree.rules is not None:
             table = tree.rules
@@ -201,6 +199,7 @@ def audit(
             grid = tree.mesh
         tree = arguments.argument_tree(tree)
     else:
+        reader = dialect_of(rules, dialect)
         table = read_rules(rules, reader)
         if grid is None:
             in_context = mesh_in_context()

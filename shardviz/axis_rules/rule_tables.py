@@ -73,38 +73,44 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
     if isinstance(dialect, PathDialect):
         table = PathRules.of(table)
         _check_patterns(table, dialect)
-        if table.dialect is not dialect:
-            table = replace(table, dialect=dialect)
     elif isinstance(table, PathRules):
         choices = [f"dialect={d.name!r}" for d in DIALECTS if d.by_path]
         raise RuleError(
             f"This is a table of paths ({table!r}), and {dialect.name} reads logical"
             f" names. Write {joined(choices, 'or')}."
         )
-    return table
+    if table.dialect is dialect:
+        return table
+    return replace(table, dialect=dialect)
 
 
-def dialect_of(rules: object, dialect: object) -> Dialect:
-    """Returns the dialect for a table: Keras for a `LayoutMap`, else the given one.
+def dialect_of(
+    rules: object, dialect: object, default: Dialect = Dialect.LINEN
+) -> Dialect:
+    """Returns the dialect that reads a table.
 
-    If the given one is the default, linen, and the table is for another, returns that.
+    It is Keras for a `LayoutMap`. Otherwise it is the user's choice or, without one,
+    the dialect that the table was made for.
 
     Args:
         rules: the table, in any form that `read_rules` accepts.
-        dialect: the user's choice, or the default.
+        dialect: the user's choice, or None.
+        default: the dialect if neither the user nor the table names one.
 
     Raises:
         RuleError: if the dialect is unknown.
     """
-    reader = Dialect.of(dialect)
+    reader: Dialect | None = None
+    if dialect is not None:
+        reader = Dialect.of(dialect)
     # PathRules with a mesh come from a LayoutMap.
     mesh = rules.mesh if isinstance(rules, PathRules) else None
-    if not reader.by_path and (mesh is not None or _is_layout_map(rules)):
-        return Dialect.KERAS
-    # Linen, the default, cannot read a table of paths.
-    if reader is Dialect.LINEN and isinstance(rules, PathRules):
-        return rules.dialect or reader
-    return reader
+    if mesh is not None or _is_layout_map(rules):
+        if reader is None or not reader.by_path:
+            return Dialect.KERAS
+    elif reader is None and isinstance(rules, (Rules, PathRules)):
+        reader = rules.dialect
+    return reader or default
 
 
 def _is_layout_map(value: object) -> bool:

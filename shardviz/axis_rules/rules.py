@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
-from shardviz.axis_rules.dialects import PathDialect
+from shardviz.axis_rules.dialects import NameDialect, PathDialect
 from shardviz.axis_rules.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.base.display import Displayed
 from shardviz.base.errors import RuleError, ShardvizError, SpecError
@@ -87,6 +87,10 @@ class Rules(Displayed, tuple[Rule, ...]):
     A name can have several rules. Rules is a tuple subclass, because
     `nn.logical_axis_rules(rules)` accepts only tuples.
 
+    Attributes:
+        entries: the rules, in order.
+        dialect: the library that the table is for, or None if the caller named none.
+
     >>> import shardviz as sv
     >>> table = sv.Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
     >>> len(table), str(table[1]), table.logical_names
@@ -94,9 +98,12 @@ class Rules(Displayed, tuple[Rule, ...]):
     """
 
     entries: tuple[Rule, ...] = ()
+    dialect: NameDialect | None = field(default=None, compare=False)
 
-    # __new__ fills the tuple; the dataclass adds the field and equality.
-    def __new__(cls, entries: tuple[Rule, ...] = ()) -> Rules:
+    # __new__ fills the tuple; the dataclass adds the fields and equality.
+    def __new__(
+        cls, entries: tuple[Rule, ...] = (), dialect: NameDialect | None = None
+    ) -> Rules:
         return super().__new__(cls, entries)
 
     @staticmethod

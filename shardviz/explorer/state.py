@@ -18,6 +18,7 @@ from shardviz.axis_rules.panel.model_view import Leaves
 from shardviz.axis_rules.panel.rules_view import looks_wrong
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
+from shardviz.axis_rules.rule_tables import dialect_of
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ProgramError, ShardvizError
@@ -238,6 +239,8 @@ def session_on(
         replaced["mesh"] = mesh
     if rules is not None:
         replaced["rules"] = rules
+        if rules.dialect is not None:
+            replaced["dialect"] = rules.dialect
     default = gallery_programs.DEFAULT
     example = gallery_programs.get(default).replace(**replaced)
     if value is None:
@@ -270,7 +273,8 @@ def session_on(
     if isinstance(value, (list, tuple)):
         specs = all(isinstance(array, ArraySpec) for array in value)
         if value and specs and len(value) <= MAX_ARRAYS:
-            return _opened(_placing(value, example.mesh, rules=example.rules))
+            parts = {"rules": example.rules, "dialect": example.dialect}
+            return _opened(_placing(value, example.mesh, **parts))
     program = _program_of(value)
     if program is not None:
         view = "Rules" if isinstance(value, Resolution) else ""
@@ -305,7 +309,8 @@ def _audited(
             return audit(tree, rules or (), mesh)
         arrays = [row.array for row in tree_or_audit.rows]
         table = tree_or_audit.rules if rules is None else rules
-        return audit(arrays, table, mesh or tree_or_audit.mesh, tree_or_audit.dialect)
+        dialect = dialect_of(rules, None, tree_or_audit.dialect)
+        return audit(arrays, table, mesh or tree_or_audit.mesh, dialect)
     except ShardvizError as error:
         raise ShardvizError(
             "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"

@@ -225,6 +225,30 @@ def test_a_table_made_for_a_dialect_is_read_with_it(dialect):
         sv.audit([("a/kernel", (8, 8))], sv.rules(*PATHS.pairs()), MESH)
 
 
+@pytest.mark.parametrize(("made_for", "given", "axis"), [
+    (None, None, "data"), (None, "nnx", "model"), ("nnx", None, "model"), ("nnx", "linen", "data"),
+])  # fmt: skip
+def test_every_function_reads_a_table_of_names_as_it_was_made(made_for, given, axis):
+    # nnx takes the last rule for a name, linen the first.
+    table = sv.rules(("rows", "data"), ("rows", "model"), dialect=made_for)
+    mesh, w = sv.mesh(data=2, model=4), sv.array("w", (8, 8), "rows _")
+    keywords = {"dialect": given} if given else {}
+    spec = sv.Spec.of(axis, None)
+    made = sv.program(abs, w, mesh=mesh, rules=table, **keywords)
+    replicated = mesh, [("rows", None)]
+    assert made.requests[0].spec == sv.audit([w], table, mesh, **keywords).rows[0].spec == spec
+    assert sv.layout(w, mesh=mesh, rules=table, **keywords).spec == spec
+    assert sv.resolve(w.logical, table, mesh=mesh, **keywords).spec == spec
+    assert sv.audit(made).rows[0].spec == spec
+    moved = sv.reshard([w], (mesh, table), replicated, **keywords).bytes_moved
+    assert moved == sv.reshard(made, None, replicated).bytes_moved
+    assert moved == sv.reshard([w], (mesh, spec), replicated).bytes_moved
+    if not given:
+        for value in (w, {"w": w}, made):
+            explorer = sv.explore(value, mesh=mesh, rules=table)
+            assert explorer.session.program.requests[0].spec == spec
+
+
 def test_a_layout_map_brings_its_mesh():
     os.environ.setdefault("KERAS_BACKEND", "jax")
     keras = pytest.importorskip("keras")

@@ -18,7 +18,7 @@ from shardviz.axis_rules.libraries import (
 )
 from shardviz.axis_rules.maxtext import mesh_of_config
 from shardviz.axis_rules.requests import request
-from shardviz.axis_rules.rule_tables import read_yaml
+from shardviz.axis_rules.rule_tables import dialect_of, read_yaml
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError, MeshError, SpecError, needed_by
@@ -205,7 +205,7 @@ def layout_of(
     mesh: MeshLike | None,
     rules: RulesLike | None,
     dtype: DtypeLike | None,
-    dialect: DialectLike,
+    dialect: DialectLike | None,
 ) -> Layout:
     """Computes a Layout from any form that `sv.layout` accepts.
 
@@ -260,7 +260,8 @@ def layout_of(
         if spec is not None:
             array = array.replace(spec=as_spec(spec))
         table = optional(Rules.of, rules)
-        row = request(array, grid, table, Dialect.of(dialect, paths=False))
+        reader = Dialect.of(dialect_of(table, dialect), paths=False)
+        row = request(array, grid, table, reader)
         if row.layout is None:
             raise LayoutError(f"{array.name}: {row.problem}")
         # The request lets the layout's picture show the rules for each dimension.

@@ -137,7 +137,7 @@ def layout(
     *,
     rules: RulesLike | None = None,
     dtype: DtypeLike | None = None,
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
 ) -> Layout:
     """Computes which part of an array each device holds.
 
@@ -149,7 +149,8 @@ def layout(
         mesh: the mesh, if `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
         dtype: the element type, if `array` has none; float32 by default.
-        dialect: the library whose semantics the rules follow.
+        dialect: the library whose semantics the rules follow; by default the one that
+            `sv.rules` got, otherwise `"linen"`.
 
     Raises:
         ShardvizError: if the array cannot be laid out with this spec or these rules.

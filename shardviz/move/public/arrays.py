@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from shardviz.axis_rules.array_tree import ArrayTree, read_tree
-from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import needed_by
 from shardviz.base.layout import Layout
@@ -46,7 +45,7 @@ def process_rows(
     *,
     rules: RulesLike | None = None,
     dtype: DtypeLike | None = None,
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
 ) -> ProcessRows:
     """Computes which rows of an input batch each process must load.
 
@@ -84,7 +83,7 @@ def reshard(
     from_: PyTree,
     to: PyTree,
     *,
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
     topology: Topology | str | None = None,
 ) -> Reshard:
     """Computes the bytes sent between devices when arrays move to another mesh or spec.
@@ -106,7 +105,8 @@ def reshard(
         from_: the current layout of the arrays; None if they have shardings, like live
             arrays.
         to: the new layout of the arrays.
-        dialect: the library whose semantics the rules follow.
+        dialect: the library whose semantics the rules follow; by default the one that
+            `sv.rules` got, otherwise `"linen"`.
         topology: the slice or cluster that the devices belong to, such as
             `"tpu:v5e:4x4"`. The topology determines the hosts and the link rates.
 
@@ -125,19 +125,19 @@ def reshard(
     >>> moved.bytes_moved, moved.rows[0].path, moved.peak_bytes_per_device
     (2101248, 'w', 2626560)
     """
-    reader = Dialect.of(dialect)
     if isinstance(tree, Program):
         with needed_by("sv.reshard"):
             from shardviz.programs.backend import arguments
         if from_ is None and tree.mesh is not None:
             from_ = tree.mesh, tree.rules
+        dialect = tree.dialect if dialect is None else dialect
         tree = arguments.argument_tree(tree)
     read = tree
     if not isinstance(tree, ArrayTree):
         read = read_tree(tree, children=children_of)
     # `before` and `after` both follow the order of `read.leaves`.
-    before = layouts_on(read, from_, reader, "from_")
-    after = layouts_on(read, to, reader, "to")
+    before = layouts_on(read, from_, dialect, "from_")
+    after = layouts_on(read, to, dialect, "to")
     arrays = [leaf.array for leaf in read.leaves]
     # Without a topology, the links are unknown, and the hosts come from the meshes.
     if topology is None:
@@ -173,7 +173,7 @@ def restore(
     mesh: MeshLike | None = None,
     *,
     rules: RulesLike = (),
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
     step: int | None = None,
 ) -> Restore:
     """Computes which bytes every process would read to restore an orbax checkpoint.
@@ -190,7 +190,8 @@ def restore(
         mesh: the mesh to restore on, with `processes=` if there are several processes.
             By default, the mesh of the shardings, or the mesh in the checkpoint.
         rules: axis rules, for a tree with logical names.
-        dialect: the library whose semantics the rules follow.
+        dialect: the library whose semantics the rules follow; by default the one that
+            `sv.rules` got, otherwise `"linen"`.
         step: the step of a CheckpointManager, by default the last one.
 
     Raises:

@@ -58,14 +58,14 @@ LayoutSource: TypeAlias = TreeLeaf | Layout | Request | Spec | HasShardShape
 
 
 def layouts_on(
-    tree: ArrayTree, side: PyTree, dialect: Dialect, argument: str
+    tree: ArrayTree, side: PyTree, dialect: DialectLike | None, argument: str
 ) -> list[Layout | str]:
     """Returns each array's layout before or after a reshard, or why it has none.
 
     Args:
         tree: the arrays.
         side: the argument `from_` or `to` of `sv.reshard`.
-        dialect: the library whose semantics the rules follow.
+        dialect: the library whose semantics the rules follow, or None.
         argument: the argument's name, for error messages.
     """
     mesh, rules_or_specs = _mesh_and_specs(side)
@@ -322,7 +322,7 @@ def restored_layouts(
     specs: PyTree,
     mesh: MeshLike | None,
     rules: RulesLike,
-    dialect: DialectLike,
+    dialect: DialectLike | None,
 ) -> Wanted:
     """Returns the layouts to restore, from any form of `specs` in `sv.restore`."""
     grid, reader = optional(as_mesh, mesh), dialect_of(specs, dialect)
@@ -350,6 +350,7 @@ def restored_layouts(
         tree = ArrayTree(paths, paths, kinds)
     else:
         tree = read_tree(specs, None, children_of)
+        reader = dialect_of(rules, dialect)
         leaf_meshes = [leaf.mesh for leaf in tree.kinds if leaf.mesh is not None]
         grid = _first_mesh(grid, *map(mesh_of, leaf_meshes))
     # `audit` lays out the arrays both for a table and for a tree.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardviz.axis_rules.dialects import Dialect
+from shardviz.axis_rules.rule_tables import dialect_of
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
@@ -47,7 +48,7 @@ def program(
     *arrays: PyTree,
     mesh: MeshLike | None = None,
     rules: RulesLike | None = None,
-    dialect: DialectLike = "linen",
+    dialect: DialectLike | None = None,
     in_specs: PyTree = None,
     out_specs: PyTree = None,
     donate: int | Sequence[int] = (),
@@ -80,7 +81,8 @@ def program(
             is passed here overrides the mesh in context. Its axis types matter:
             `sv.mesh` makes Auto axes, `jax.make_mesh` Explicit ones.
         rules: axis rules for arrays with logical names.
-        dialect: the library whose semantics the rules follow.
+        dialect: the library whose semantics the rules follow; by default the one that
+            `sv.rules` got, otherwise `"linen"`.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as in `jax.jit`,
             for arrays without a sharding of their own. These specs take precedence over
             rules. If the spec of an output is None, the compiler chooses its sharding.
@@ -141,7 +143,7 @@ def program(
         arrays,
         grid,
         table,
-        Dialect.of(dialect, paths=False),
+        Dialect.of(dialect_of(table, dialect), paths=False),
         in_specs=in_specs,
         out_specs=out_specs,
         donate=donate,
