@@ -649,7 +649,10 @@ def _moments(arrays: _Arrays) -> Iterator[MomentsDiffer]:
 def _replicated(arrays: _Arrays) -> Iterator[Replicated]:
     audit = arrays.audit
     groups: dict[Any, list[Request]] = {}
-    unnamed = {row.path for row in audit.unnamed}
+    unnamed = set[str]()
+    # Without rules, names would not split an array either.
+    if len(audit.rules):
+        unnamed = {row.path for row in audit.unnamed}
     for row in audit.rows:
         if not row.wasted_bytes or row.spec is None or row.path in arrays.counted:
             continue
