@@ -215,7 +215,7 @@ class SameRows(Note):
     Attributes:
         axis: mesh axis of these devices.
         line: source line of the `shard_map`.
-        operand: position of the operand that holds the rows.
+        operand: name of the argument of the body that holds the rows.
         in_spec: spec of that operand.
         result: position of the result.
         out_spec: spec of that result.
@@ -224,7 +224,7 @@ class SameRows(Note):
 
     axis: str
     line: str
-    operand: int
+    operand: str
     in_spec: Spec
     result: int
     out_spec: Spec

@@ -336,8 +336,28 @@ def test_rows_that_a_result_has_several_times_are_said(name, eight_devices):
     assert (len(result) > len(x)) == several, "what jax gives"
     program = sv.program(fn, array("x", x.shape), array("w", w_shape), mesh=sv.mesh(mesh))
     notes = spec_notes(trace(program, abstract_mesh(program.mesh)).stage.jaxpr)
-    assert [note.axis for note in notes] == ["b"] * several
+    assert [(note.axis, note.operand) for note in notes] == [("b", "x")] * several
     assert set(notes) <= set(sv.plan(program).notes)
+
+
+def test_rows_of_a_closure_and_of_saved_values_are_not_said(eight_devices):
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    rows = jnp.array([0, 2])
+
+    def body(w, x):
+        return lax.pmean(((x @ jnp.sin(w)) ** 2).mean(), ("a", "b"))
+
+    def loss(w, x):
+        specs = {"in_specs": (P(), P("a")), "out_specs": P(), "check_vma": False}
+        return jax.shard_map(body, mesh=mesh, **specs)(w, x)
+
+    def two_rows_each(x):
+        return jax.shard_map(lambda x: x[rows], mesh=mesh, in_specs=P("a"), out_specs=P("a"))(x)
+
+    w, x = array("w", (16, 16)), array("x", (32, 16))
+    for fn, *arrays in ((jax.grad(loss), w, x), (two_rows_each, x)):
+        program = sv.program(fn, *arrays, mesh=sv.mesh(mesh))
+        assert spec_notes(trace(program, abstract_mesh(program.mesh)).stage.jaxpr) == []
 
 
 def test_a_sum_of_what_varies_is_not_said(eight_devices):

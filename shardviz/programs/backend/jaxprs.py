@@ -517,6 +517,10 @@ def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
     share rows if a dimension has the same size in the body. There is no note if another
     operand with as many rows is split over the axis, because that explains the split of
     the result.
+
+    jax names the operands that `in_specs` lists, but not the arrays that a body closes
+    over. It names none in a `shard_map` that `grad` made: its results include values
+    saved for the backward pass, which are stacked over all axes.
     """
     notes = []
     for operation in distinct_operations(jaxpr):
@@ -525,20 +529,27 @@ def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
         equation, body = operation.equation, plain_jaxpr(operation.inner[0])
         mesh_shape = names.SHARD_MAP_MESH.of(equation).shape
         in_specs = map(spec_of, names.IN_SPECS.of(equation))
-        operands = list(zip(in_specs, body.invars, strict=True))
+        arguments = body.debug_info.arg_names or ()
+        operands = [
+            (name, spec, variable)
+            for name, spec, variable in zip(
+                arguments, in_specs, body.invars, strict=False
+            )
+            if name
+        ]
         for number, out_spec in enumerate(map(spec_of, names.OUT_SPECS.of(equation))):
             shape = array_type(body.outvars[number]).shape
             for dim, axes in enumerate(out_spec.dims):
                 for axis in axes:
-                    position = None
+                    operand = None
                     if mesh_shape[axis] > 1 and shape[dim] > 1:
-                        position = _same_rows(operands, dim, shape[dim], axis)
-                    if position is not None:
+                        operand = _same_rows(operands, dim, shape[dim], axis)
+                    if operand is not None:
                         note = SameRows(
                             axis=axis,
                             line=users_line(operation.equation) or operation.name,
-                            operand=position,
-                            in_spec=operands[position][0],
+                            operand=operand[0],
+                            in_spec=operand[1],
                             result=number,
                             out_spec=out_spec,
                             devices=mesh_shape[axis],
@@ -548,19 +559,20 @@ def spec_notes(jaxpr: AnyJaxpr) -> list[Note]:
 
 
 def _same_rows(
-    operands: list[tuple[Spec, Var]], dim: int, size: int, axis: str
-) -> int | None:
+    operands: list[tuple[str, Spec, Var]], dim: int, size: int, axis: str
+) -> tuple[str, Spec, Var] | None:
     """Returns the first operand with `size` rows in `dim` that isn't split over `axis`.
 
     None if an operand split over the axis has a dimension of this size.
     """
-    position = None
-    for number, (spec, variable) in enumerate(operands):
+    unsplit = None
+    for operand in operands:
+        _, spec, variable = operand
         shape = array_type(variable).shape
         if axis in spec.axes:
             dims = spec.padded(len(shape))
             if any(axis in dims[d] and shape[d] == size for d in range(len(shape))):
                 return None
-        elif position is None and len(shape) > dim and shape[dim] == size:
-            position = number
-    return position
+        elif unsplit is None and len(shape) > dim and shape[dim] == size:
+            unsplit = operand
+    return unsplit

@@ -167,12 +167,12 @@ def _sum_of_equals(note: SumOfEquals) -> str:
 
 
 def _same_rows(note: SameRows) -> str:
-    axis, operand, count = note.axis, f"in_specs[{note.operand}]", note.devices
+    axis, operand, count = note.axis, note.operand, note.devices
     return (
-        f"With {operand} = {note.in_spec}, the shard_map at {note.line} gives all {count}"
-        f" devices along {axis} the same rows, and out_specs[{note.result}] ="
+        f"With in_specs {note.in_spec} for {operand}, the shard_map at {note.line} gives all"
+        f" {count} devices along {axis} the same rows, and out_specs[{note.result}] ="
         f" {note.out_spec} concatenates their results: the result has {count} times as many"
-        f" rows. If each device should have its own rows, also name {axis} in"
+        f" rows. If each device should have its own rows, also name {axis} in the spec of"
         f" {operand}."
     )
 
