@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
+import shardviz as sv
 from shardviz.base.errors import ProgramError
 from shardviz.runs.backend.inputs import example, example_block, value_leaves
 from shardviz.runs.backend.targets import choose, device_mesh
@@ -110,3 +111,27 @@ WRONG = {
 def test_wrong_values_are_refused_in_words(made_program, values, words):
     with pytest.raises(ProgramError, match=words):
         value_leaves(made_program, values)
+
+
+def test_a_deleted_array_is_refused_in_words(eight_devices):
+    x = jnp.ones((4,))
+    jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+    assert x.is_deleted()
+    with pytest.raises(ProgramError, match="x is an array that jax has deleted"):
+        value_leaves(program(lambda x: x, array("x", (4,))), (x,))
+
+
+@pytest.mark.parametrize("donated", [0, 1, (0, 1)])
+def test_a_donated_array_that_is_also_another_argument_is_refused(donated, eight_devices):
+    def step(state, average):
+        return state + 1, average * 2
+
+    x = jax.device_put(jnp.ones((4, 8)), jax.devices()[0])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="donate"):
+        jax.jit(step, donate_argnums=donated)(x, x)
+    x = jax.device_put(jnp.ones((4, 8)), jax.devices()[0])
+    arrays = array("state", x.shape), array("average", x.shape)
+    made_program = sv.program(step, *arrays, mesh=MESH, donate_argnums=donated)
+    with pytest.raises(ProgramError, match="are the same array"):
+        value_leaves(made_program, (x, x))
+    assert value_leaves(made_program, (x, x.copy())) is not None

@@ -42,6 +42,7 @@ def value_leaves(program: Program, values: Sequence[PyTree]) -> list[PyTree] | N
     leaves = _leaves(program, tuple(values))
     for array, leaf in zip(program.arrays, leaves, strict=True):
         _check(array, leaf)
+    _check_donated(program, leaves)
     return leaves
 
 
@@ -195,7 +196,12 @@ def _leaves(program: Program, values: tuple[PyTree, ...]) -> list[PyTree]:
 
 
 def _check(array: ArraySpec, value: PyTree) -> None:
-    """Raises if a value's shape or dtype differs from the program's argument."""
+    """Raises if a value is deleted, or isn't of the shape and dtype of the argument."""
+    if isinstance(value, jax.Array) and value.is_deleted():
+        raise ProgramError(
+            f"{array.name} is an array that jax has deleted, because a call donated it."
+            " Give an array that still has its values, such as the result of that call."
+        )
     leaf = value
     try:
         # Numbers and lists are allowed.
@@ -215,6 +221,27 @@ def _check(array: ArraySpec, value: PyTree) -> None:
             f"{array.name} is {array.short} in the program and {passed.short} in the values."
             " Give an array of that shape and type."
         )
+
+
+def _check_donated(program: Program, leaves: Sequence[PyTree]) -> None:
+    """Raises if the call would donate an array that is also another argument.
+
+    `Inputs` copies donated arrays, so the run itself would succeed. jax copies only
+    arrays that aren't committed to their devices.
+    """
+    donated = donated_leaves(program)
+    for position in donated:
+        leaf, array = leaves[position], program.arrays[position]
+        if not getattr(leaf, "committed", False):
+            continue
+        for other, same in enumerate(leaves):
+            if same is leaf and other != position:
+                raise ProgramError(
+                    f"{array.name} and {program.arrays[other].name} are the same array, and"
+                    f" the call donates {array.name}: jax refuses to use the memory of a"
+                    " donated array twice. Copy the array for one of them with"
+                    " jax.numpy.copy, or don't donate it."
+                )
 
 
 def is_global(leaf: object) -> TypeGuard[jax.Array]:
