@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.compiled.checks import UnusedDonations
-from shardviz.runs.backend.compile import reused_leaves
+from shardviz.runs.backend.compile import unusable_donations
 from shardviz.runs.backend.targets import choose, device_mesh
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
@@ -28,6 +28,7 @@ CASES = {
                   ("b, f32[16, 8]",)),
     "two": (lambda s, t: s.sum() + t.sum(), (S, T), None, (0, 1),
             ("s, f32[8, 8]", "t, f32[16, 8]")),
+    "an argument that jax removes": (lambda s, x: s * 2, (S, X), "a", (0, 1), ()),
 }  # fmt: skip
 
 
@@ -65,10 +66,10 @@ def test_it_is_what_jax_counts():
         assert (memory.alias_size_in_bytes == 0) is (len(unused) == 2 or fn is CASES["reduced"][0])
 
 
-def test_the_positions_of_leaves_whose_memory_an_output_takes():
-    made = program(lambda s: s, S, donate=0)
+def test_the_positions_of_leaves_whose_memory_no_output_takes():
+    made = program(lambda s, x: s, S, X, donate=(0, 1))
     head = "HloModule f, input_output_alias={ {}: (0, {}, may-alias) }\n"
     entry = '\nENTRY %main {\n ROOT %p = f32[2,8]{1,0} parameter(0), metadata={op_name="s"}\n}'
-    assert reused_leaves(made, parsed(head + entry)) == (0,)
-    assert reused_leaves(made, parsed("HloModule f\n" + entry)) == ()
-    assert reused_leaves(program(lambda s: s, S), parsed(head + entry)) is None
+    assert unusable_donations(made, parsed(head + entry)) == ()
+    assert unusable_donations(made, parsed("HloModule f\n" + entry)) == (0,)
+    assert unusable_donations(program(lambda s: s, S), parsed("HloModule f\n" + entry)) == ()

@@ -93,8 +93,7 @@ class Executable:
         partition_s: seconds until the partitioner was done; None if unknown.
         unpartitioned: why the partitioned module is unknown; else None.
         unread: why XLA's buffer assignment could not be read; else None.
-        reused: positions of donated leaves whose memory an output reuses; None if no
-            leaf is donated.
+        unusable: positions of donated leaves whose memory no output reuses.
         loops: number of loops in the final module.
     """
 
@@ -107,7 +106,7 @@ class Executable:
     partition_s: float | None = None
     unpartitioned: NotPartitioned | None = None
     loops: int = 0
-    reused: tuple[int, ...] | None = None
+    unusable: tuple[int, ...] = ()
     unread: BuffersNotRead | None = None
     _reference: Executable | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -238,7 +237,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         partition_s=dumped.partition_s,
         unpartitioned=None if dumped.reason == ONE_DEVICE else dumped.reason,
         loops=final.loops,
-        reused=reused_leaves(program, final),
+        unusable=unusable_donations(program, final),
         unread=unread,
     )
 
@@ -432,39 +431,35 @@ def read_cost(stage: jax.stages.Compiled) -> dict[str, float]:
     return costs
 
 
-def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
-    """Returns the positions of donated leaves whose memory an output reuses.
+def unusable_donations(program: Program, module: Module) -> tuple[int, ...]:
+    """Returns the positions of donated leaves whose memory no output reuses.
 
-    Returns None if nothing is donated. Reads the compiled module, because jax does not
-    warn if the compiler can't use a donated argument.
+    Reads the compiled module, because jax does not warn if the compiler can't use a
+    donated argument. Leaves that the function doesn't use are left out: jax removes
+    them from the module, and keeps the caller's array.
     """
-    if not donated_leaves(program):
-        return None
     names = {name: position for position, name in enumerate(flat_names(program))}
-    parameters = module.entry.parameters
-    reused = [parameters[number].op for number in module.aliased]
-    return tuple(sorted(names[name] for name in reused if name in names))
+    kept = set()
+    for number, parameter in module.entry.parameters.items():
+        if number not in module.aliased:
+            kept.add(names.get(parameter.op))
+    return tuple(position for position in donated_leaves(program) if position in kept)
 
 
-def donation_note(
-    program: Program, reused: Sequence[int] | None
-) -> UnusedDonations | None:
-    """Returns a note on donated arguments that are not in `reused`, or None.
+def donation_note(program: Program, positions: Sequence[int]) -> UnusedDonations | None:
+    """Returns a note on the donated arguments at `positions`, or None without any.
 
     >>> from shardviz.base.array_spec import ArraySpec
     >>> from shardviz.base.mesh import make_mesh
     >>> x = ArraySpec("x", (8, 8))
     >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
-    >>> donation_note(program, (0,)), donation_note(program, ()).arrays
+    >>> donation_note(program, ()), donation_note(program, (0,)).arrays
     (None, ('x, f32[8, 8]',))
     """
-    if reused is None:
-        return None
-    unused = [p for p in donated_leaves(program) if p not in reused]
-    if not unused:
+    if not positions:
         return None
     arrays = []
-    for position in unused[:_MOST]:
+    for position in positions[:_MOST]:
         array = program.arrays[position]
         arrays.append(f"{array.name}, {array.short}")
-    return UnusedDonations(tuple(arrays), len(unused))
+    return UnusedDonations(tuple(arrays), len(positions))

@@ -184,7 +184,7 @@ class Here(Runner[Lowered, Executable]):
         notes = (
             executable.unpartitioned,
             executable.unread,
-            donation_note(job.program, executable.reused),
+            donation_note(job.program, executable.unusable),
         )
         job.add_notes([note for note in notes if note])
         self.note_roofline()
