@@ -360,6 +360,18 @@ def test_rows_of_a_closure_and_of_saved_values_are_not_said(eight_devices):
         assert spec_notes(trace(program, abstract_mesh(program.mesh)).stage.jaxpr) == []
 
 
+def test_a_sum_of_equals_names_only_the_axes_along_which_they_are_equal(eight_devices):
+    def body(x):
+        return lax.psum(lax.pcast(x, "b", to="varying"), ("a", "b"))
+
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    fn = jax.shard_map(body, mesh=mesh, in_specs=P("a"), out_specs=P())
+    assert (jax.jit(fn)(jnp.ones((8,))) == 2 * 4).all(), "2 different rows, each 4 times"
+    program = sv.program(fn, array("x", (8,)), mesh=sv.mesh(mesh))
+    (note,) = sum_notes(trace(program, abstract_mesh(program.mesh)).stage.jaxpr)
+    assert (note.axes, note.devices) == (("b",), 4)
+
+
 def test_a_sum_of_what_varies_is_not_said(eight_devices):
     def body(a):
         return lax.psum(a.sum(), "x")

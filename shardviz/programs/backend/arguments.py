@@ -310,9 +310,9 @@ def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | Non
                 details.append(f"devices {ids}")
         texts = f"{leaf_mesh}; {details[0]}", f"{mesh}; {details[1]}"
     raise ProgramError(
-        f"{name} is on the mesh ({texts[0]}), the arrays before it on ({texts[1]}). A program has"
-        " one mesh: axes and their types, and devices in one order. Put all of its"
-        " arrays on it."
+        f"{name} is on the mesh ({texts[0]}), the arrays before it on ({texts[1]}). shardviz needs"
+        " all arrays of a program on one mesh, with the same axes, axis types and order of"
+        " devices. Move them to one mesh with jax.device_put."
     )
 
 

@@ -137,6 +137,7 @@ RESHAPE_SHARDING: Parameter[NamedSharding | None] = Parameter(RESHAPE, "sharding
 DOT_SHARDING: Parameter[NamedSharding | None] = Parameter(DOT_GENERAL, "out_sharding")
 
 SUMMED_AXES: Parameter[Sequence[str]] = Parameter(PSUM_INVARIANT, "axes")
+VARIED_AXES: Parameter[Sequence[str]] = Parameter(PVARY, "axes")
 SUM_GROUPS: Parameter[object] = Parameter(PSUM, "axis_index_groups")
 PERMUTED_AXES: Parameter[Sequence[str] | str] = Parameter(PPERMUTE, "axis_name")
 PERMUTED_PAIRS: Parameter[Sequence[tuple[int, int]]] = Parameter(PPERMUTE, "perm")

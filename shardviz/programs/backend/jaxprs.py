@@ -485,25 +485,26 @@ def forbidden_notes(
 def sum_notes(jaxpr: AnyJaxpr) -> list[Note]:
     """Returns notes on sums over devices in a `shard_map`.
 
-    The notes report sums added by `grad`, and sums of values that are equal on all
-    devices.
+    The notes report sums added by `grad`, and sums over axes along which all devices
+    have the same value.
     """
     notes: list[Note] = []
     for operation in distinct_operations(jaxpr):
         inside = names.SHARD_MAP in (operation.name, *operation.around)
         for body in operation.inner if inside else ():
-            equal: set[Atom] = set()  # values that are equal on all devices
+            equal: dict[Atom, Sequence[str]] = {}  # axes over which a value is equal
             for equation in plain_jaxpr(body).eqns:
                 name, mesh = equation.primitive.name, equation.ctx.cur_abstract_mesh
                 if name == names.PVARY:
-                    equal.add(equation.outvars[0])
+                    equal[equation.outvars[0]] = names.VARIED_AXES.of(equation)
                 if name != names.PSUM_INVARIANT:
                     continue
                 axes = tuple(names.SUMMED_AXES.of(equation))
                 line = users_line(equation) or name
+                equal_axes = equal.get(equation.invars[0], ())
                 if is_backward(equation):
                     notes.append(SumOfGradient(axes, line))
-                elif equation.invars[0] in equal:
+                elif axes := tuple(axis for axis in axes if axis in equal_axes):
                     count = math.prod(mesh.shape.get(axis, 1) for axis in axes)
                     notes.append(SumOfEquals(axes, line, count))
     return list(dict.fromkeys(notes))

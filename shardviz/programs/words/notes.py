@@ -197,9 +197,10 @@ def _kernel_not_mapped(note: KernelNotMapped) -> str:
         specs.append(words[0] if len(words) == 1 else f"({', '.join(words)})")
     return (
         f"The Pallas kernel at {note.line} is outside of a shard_map. XLA cannot split a"
-        " kernel: jax refuses this one for TPUs, and on GPUs its operands are gathered. To"
-        " call it on each device's own blocks: kernel = jax.shard_map(kernel, mesh=mesh,"
-        f" in_specs={specs[0]}, out_specs={specs[1]}, check_vma=False)"
+        " kernel: unless it is interpreted, jax refuses it for TPUs, and on GPUs its operands"
+        " are gathered. To call it on each device's own blocks: kernel ="
+        f" jax.shard_map(kernel, mesh=mesh, in_specs={specs[0]}, out_specs={specs[1]},"
+        " check_vma=False)"
     )
 
 

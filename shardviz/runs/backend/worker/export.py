@@ -288,8 +288,8 @@ def _lowered(
         lowered = lower(traced, platforms=(platform,), change=for_all_devices)
     except (NotImplementedError, ValueError, TypeError, KeyError) as error:
         raise NotExportable(
-            "jax cannot lower the program without its devices, so it cannot be sent to"
-            f" another process. {in_words(error)}"
+            f"jax could not lower the program. {in_words(error)} (The program is lowered"
+            " without devices, because another process compiles it.)"
         ) from error
     module = module_of(lowered.stage, traced.program.mesh)
     names_devices = named_device_count(traced.stage.jaxpr) is not None
