@@ -59,7 +59,10 @@ class ArrayChanged(Difference):
 
 @dataclass(frozen=True)
 class StaticChanged(Difference):
-    """A static argument has a different value; None if a call does not pass it."""
+    """A static argument has a different value; None if a call does not pass it.
+
+    jax also compiles again if a call passes the argument by name: `3` became `n=3`.
+    """
 
     name: str
     before: str | None
@@ -85,6 +88,16 @@ class NewFunction(Difference):
     """Another function object from the same source line compiled this signature before.
 
     jax keeps executables by function object, so each new one compiles again.
+    """
+
+    function: str
+
+
+@dataclass(frozen=True)
+class WatchedAgain(Difference):
+    """Another `sv.watch` of the same function compiled this signature before.
+
+    jax has one executable for all `jax.jit` of a function, but one for each `sv.watch`.
     """
 
     function: str

@@ -333,5 +333,6 @@ class Here(Runner[Lowered, Executable]):
 
 def _input_shardings(executable: Executable) -> list[Sharding | None]:
     """Returns the compiled sharding of each argument; None for an unused one."""
-    shardings = executable.stage.input_shardings
-    return jax.tree.leaves(shardings, is_leaf=lambda sharding: sharding is None)
+    stage = executable.stage
+    # An argument that is None has no sharding either, and isn't a leaf.
+    return list(stage.in_tree.flatten_up_to(stage.input_shardings))

@@ -117,9 +117,8 @@ def _arguments(
     """Returns the arguments that the program uses, with jax's names, and their shardings."""
     avals = jax.tree.leaves(compiled.in_avals)
     # The sharding of an unused argument is None; the module has no parameter for it.
-    every_sharding = jax.tree.leaves(
-        compiled.input_shardings, is_leaf=lambda sharding: sharding is None
-    )
+    # An argument that is None has no sharding either, and isn't a leaf.
+    every_sharding = compiled.in_tree.flatten_up_to(compiled.input_shardings)
     parameters = []
     for _, parameter in sorted(module.entry.parameters.items()):
         if parameter.shapes[0].dtype != "token":  # of an ordered effect

@@ -55,6 +55,8 @@ class SplitCall(NamedTuple):
         statics: the static arguments by name, sorted by name.
         static_numbers: whether Python numbers in the other arguments are static, too,
             as in `eqx.filter_jit`.
+        static_keywords: the names of the static arguments that are passed by name.
+            jax compiles `f(3)` and `f(n=3)` separately.
     """
 
     args: tuple[PyTree, ...]
@@ -62,6 +64,7 @@ class SplitCall(NamedTuple):
     names: tuple[str, ...]
     statics: dict[str, object]
     static_numbers: bool = False
+    static_keywords: frozenset[str] = frozenset()
 
 
 def split_call(
@@ -105,6 +108,7 @@ def split_call(
         tuple(dynamic_names),
         {name: statics[name] for name in sorted(statics)},
         static_numbers,
+        frozenset(statics).intersection(kwargs),
     )
 
 
@@ -119,7 +123,7 @@ def call_key(call: SplitCall) -> Hashable | None:
     try:
         leaves, tree = jax.tree.flatten((call.args, call.kwargs))
         keys = tuple(leaf_key(leaf, call.static_numbers) for leaf in leaves)
-        key = (surroundings(), tree, statics, keys)
+        key = (surroundings(), tree, statics, call.static_keywords, keys)
         hash(key)
     except (TypeError, ValueError):  # such as for a dict with unsortable keys
         return None
@@ -155,6 +159,9 @@ class Signature:
         layouts: path -> memory layout, of arrays that have not been donated.
         paths: path in the arguments -> the argument's name and the keys below it.
         statics: name -> static argument.
+        static_texts: name -> the static argument as it was in this call, as text: `3`,
+            or `n=3` if it was passed by name.
+        static_hashes: name -> hash of the static argument in this call.
         settings: name -> value of a jax setting or context mesh.
     """
 
@@ -163,6 +170,8 @@ class Signature:
     layouts: dict[str, object]
     paths: dict[str, tuple[str, tuple[Any, ...]]]
     statics: dict[str, object]
+    static_texts: dict[str, str]
+    static_hashes: dict[str, int]
     settings: dict[str, object]
 
     def __str__(self) -> str:
@@ -197,7 +206,11 @@ def signature_of(call: SplitCall) -> Signature:
         names = (*map(str, range(len(values) - 1)), "concrete_mesh")
     settings = dict(zip(names, values, strict=True))
     tree = jax.tree.structure((call.args, call.kwargs))
-    return Signature(tree, leaves, layouts, paths, call.statics, settings)
+    statics = call.statics
+    texts = {name: shown(value) for name, value in statics.items()}
+    texts |= {name: f"{name}={texts[name]}" for name in call.static_keywords}
+    hashes = {name: hash(value) for name, value in statics.items()}
+    return Signature(tree, leaves, layouts, paths, statics, texts, hashes, settings)
 
 
 def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
@@ -221,7 +234,7 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
             texts = shown_apart(*layouts, 200)
             changes.append(ArrayChanged(name, "memory layout", *texts))
         differing += changes
-    differing += _static_changes(old.statics, new.statics)
+    differing += _static_changes(old, new)
     differing += _setting_changes(old.settings, new.settings)
     return tuple(differing)
 
@@ -322,21 +335,24 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> str:
     return str([device.id for device in mesh.devices.flat])
 
 
-def _static_changes(
-    old: Mapping[str, object], new: Mapping[str, object]
-) -> Iterator[Difference]:
-    names = pair_names(old, new)
+def _static_changes(old: Signature, new: Signature) -> Iterator[Difference]:
+    names = pair_names(old.statics, new.statics)
     for name, _ in names.paired:
-        before, after = old[name], new[name]
+        before, after = old.statics[name], new.statics[name]
         # 1 and True are equal, but jax compiles separately for each. Values whose hash
         # differs are never found in its caches.
         is_equal = type(before) is type(after) and before == after
-        if not is_equal or hash(before) != hash(after):
+        is_same_hash = old.static_hashes[name] == new.static_hashes[name]
+        texts = old.static_texts[name], new.static_texts[name]
+        if before is not after and not (is_equal and is_same_hash):
             yield StaticChanged(name, *shown_apart(before, after))
+        # The caller has changed the object itself, or passes it by name.
+        elif not is_same_hash or (texts[0] != texts[1] and is_equal):
+            yield StaticChanged(name, *texts)
     for name in names.gone:
-        yield StaticChanged(name, shown(old[name]), None)
+        yield StaticChanged(name, shown(old.statics[name]), None)
     for name in names.new:
-        yield StaticChanged(name, None, shown(new[name]))
+        yield StaticChanged(name, None, shown(new.statics[name]))
 
 
 def _setting_changes(

@@ -63,6 +63,7 @@ from shardviz.runs.recompiles import (
     NewSignature,
     SignatureRow,
     Unexplained,
+    WatchedAgain,
     WatchTable,
 )
 
@@ -74,10 +75,11 @@ _MOST_FAILURES, _FAILURE_SECONDS = 16, 2.0
 _MOST_COMPARED = 64
 # Settings under which jax finds an executable again, besides the meshes.
 _SETTINGS = ("enable_x64", "default_matmul_precision", "numpy_dtype_promotion")
-# Code of a function -> hashes of the signatures compiled for it. It keeps no code alive.
-_COMPILED: weakref.WeakKeyDictionary[types.CodeType, set[int]] = (
-    weakref.WeakKeyDictionary()
-)
+# Code of a function -> hash of each signature compiled for it -> returns the function
+# object, or None if it no longer exists. It keeps neither code nor functions alive.
+_COMPILED: weakref.WeakKeyDictionary[
+    types.CodeType, dict[int, Callable[[], object]]
+] = weakref.WeakKeyDictionary()
 
 #: Plans a jitted function with these arguments and keyword arguments.
 Planner = Callable[[UserFunction, tuple[PyTree, ...], dict[str, PyTree]], Plan]
@@ -93,6 +95,7 @@ class _Call:
         size: number of signatures that jax had cached before the call.
         events: the stages that jax ran in the call: the stage, jax's name, the seconds.
         is_traced: whether jax has begun to trace the function.
+        before_trace_ended: number of events before that trace ended.
     """
 
     args: tuple[PyTree, ...]
@@ -101,6 +104,7 @@ class _Call:
     size: int
     events: list[tuple[str, str, float]] = field(default_factory=list)
     is_traced: bool = False
+    before_trace_ended: int = 0
 
 
 @dataclass(slots=True)
@@ -278,6 +282,8 @@ class Watch:
         self._cache_size = jit_cache_size(self.jitted) or (lambda: 0)
         self._size = self._cache_size()
         self._unseen = self._size
+        # Keys of the signatures whose executables jax has removed from its cache.
+        self._cleared: set[Hashable] = set()
         # Whether each call must be compared with all entries in full.
         self._compares_all = self._unseen > 0 or not is_jitted(self.jitted)
         self._running: dict[int, _Call] = {}
@@ -309,6 +315,8 @@ class Watch:
             except Exception as error:
                 watch._keep_failure(call, error)
                 raise
+            finally:
+                call.before_trace_ended = len(call.events)
 
         traced.__name__ = self.name
         return jax.jit(traced, **options)
@@ -327,15 +335,23 @@ class Watch:
         try:
             try:
                 result = self.jitted(*args, **kwargs)
+            except BaseException:
+                # jax may have compiled, and failed only when it ran the executable.
+                if "compile" in self._seconds(call):
+                    self._note(call)
+                raise
             finally:
                 current.call = outer
             is_same_size = size == self._size == self._cache_size()
+            miss = None
             if call.events or self._compares_all or not is_same_size:
-                self._note(call)
+                miss = self._note(call)
             else:
                 self._count(call)
         finally:
             del self._running[id(call)]
+        if self._is_strict and miss is not None:
+            raise RecompileError(miss)
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -391,14 +407,20 @@ class Watch:
         with self._lock:
             entry.calls += 1
 
-    def _note(self, call: _Call) -> None:
-        """Compares a call with all entries, and adds an entry if none matches."""
+    def _note(self, call: _Call) -> Miss | None:
+        """Compares a call with all entries, and adds an entry if none matches.
+
+        Returns:
+            Why jax compiled this call; None if it didn't, or if this is the first.
+        """
         seconds = self._seconds(call)
         split = self._split(call)
         key = call_key(split)
         if key is None:
-            return
+            return None
         with self._lock:
+            if call.size < self._size:
+                self._cleared.update(self._signatures)
             # Calls outside this Watch have compiled the function, too.
             if self._is_shared and call.size > self._size:
                 self._unseen += call.size - self._size
@@ -422,9 +444,11 @@ class Watch:
                 entry.compiles += 1
                 entry.trace_s += seconds.get("trace", 0.0) + seconds.get("lower", 0.0)
                 entry.compile_s += seconds["compile"]
+                self._cleared.discard(key)
                 code = _code_of(self._fn)
                 if code is not None:
-                    _COMPILED.setdefault(code, set()).add(hash(entry.signature))
+                    compiled = _COMPILED.setdefault(code, {})
+                    compiled[hash(entry.signature)] = _weak(self._fn)
             size = self._cache_size()
             if is_new and "compile" not in seconds and size == call.size:
                 self._unseen = max(0, self._unseen - 1)
@@ -435,8 +459,7 @@ class Watch:
                 or self._lacks_entries(call, size)
             )
             self._size = size
-        if self._is_strict and not is_first and "compile" in seconds:
-            raise RecompileError(miss)
+        return None if is_first or "compile" not in seconds else miss
 
     def _add(
         self, key: Hashable, signature: Signature, entry: WatchedSignature
@@ -463,16 +486,32 @@ class Watch:
     def _seconds(self, call: _Call) -> dict[str, float]:
         """Returns the seconds of each stage that jax ran for this function.
 
-        Other functions may compile in the call too, such as for a constant.
+        Other functions may compile in the call too, such as for a constant or in a
+        callback, even if they have the same name.
         """
-        # Libraries such as flax choose other names for jax.
-        names = {self.name, f"jit({self.name})"} if is_jitted(self.jitted) else None
-        # The last event of a stage is the function's: it includes the functions in it.
-        return {
-            stage: seconds
-            for stage, name, seconds in call.events
-            if names is None or name in names
-        }
+        events = call.events
+        if not is_jitted(self.jitted):
+            # Libraries such as flax choose other names for jax.
+            return {stage: seconds for stage, _, seconds in events}
+        names = self.name, f"jit({self.name})"
+        events = [
+            event for event in events[call.before_trace_ended :] if event[1] in names
+        ]
+        if self._is_shared:
+            # jax doesn't report which of several functions with this name it traces. It
+            # caches no call with a Ref, so without other calls the cache is empty.
+            if 0 < call.size == self._cache_size():
+                return {}
+            return {stage: seconds for stage, _, seconds in events}
+        if not call.is_traced:
+            # So any function that was traced is another one.
+            events = [*_without_traced(events)]
+        seconds: dict[str, float] = {}
+        for stage, _, duration in events:
+            # After the function has been compiled, only callbacks compile others.
+            if "compile" not in seconds:
+                seconds[stage] = duration
+        return seconds
 
     def _miss(self, key: Hashable, signature: Signature, call: _Call) -> Miss:
         """Returns why a call has to compile."""
@@ -482,7 +521,7 @@ class Watch:
             # The key has no memory layouts.
             changes = differences(signature, earlier)
             if not changes:
-                is_cleared = call.size < self._size
+                is_cleared = key in self._cleared
                 changes = (CachesCleared() if is_cleared else Unexplained(),)
             return CompiledAgain(self.name, text, entry.entry, changes)
         number = self.cache_size() + 1
@@ -491,10 +530,14 @@ class Watch:
         if closest is not None:
             index, changes = closest
             near = recent[index][1].entry
+            changes = changes or (Unexplained(),)
             return NewSignature(self.name, text, number, changes, near)
         code = _code_of(self._fn)
-        if code is not None and hash(text) in _COMPILED.get(code, ()):
-            return Miss(self.name, text, number, (NewFunction(self.name),))
+        compiled = {} if code is None else _COMPILED.get(code, {})
+        if hash(text) in compiled:
+            is_same = compiled[hash(text)]() == self._fn
+            reason = WatchedAgain if is_same else NewFunction
+            return Miss(self.name, text, number, (reason(self.name),))
         return Miss(self.name, text, number)
 
     @property
@@ -534,6 +577,29 @@ def _code_of(fn: Any) -> types.CodeType | None:
         fn = fn.func
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return code if isinstance(code, types.CodeType) else None
+
+
+def _weak(fn: Any) -> Callable[[], object]:
+    """Returns a function that returns `fn`, or None if it no longer exists."""
+    if isinstance(fn, types.MethodType):
+        return weakref.WeakMethod(fn)
+    try:
+        return weakref.ref(fn)
+    except TypeError:
+        return lambda: None
+
+
+def _without_traced(
+    events: list[tuple[str, str, float]],
+) -> Iterator[tuple[str, str, float]]:
+    """Yields the stages of compiles that did not need a trace."""
+    pending: list[tuple[str, str, float]] = []
+    for event in events:
+        pending.append(event)
+        if event[0] == "compile":
+            if "trace" not in [stage for stage, _, _ in pending]:
+                yield from pending
+            pending = []
 
 
 def _check_axis_names(call: _Call) -> None:

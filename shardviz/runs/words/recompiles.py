@@ -26,6 +26,7 @@ from shardviz.runs.recompiles import (
     StaticChanged,
     TreeChanged,
     Unexplained,
+    WatchedAgain,
     WatchTable,
 )
 
@@ -93,6 +94,13 @@ def _new_function(fact: NewFunction) -> str:
     )
 
 
+def _watched_again(fact: WatchedAgain) -> str:
+    return (
+        f"another sv.watch of {fact.function} was called with these arguments, and each"
+        " sv.watch compiles its function separately"
+    )
+
+
 def _unexplained(fact: Unexplained) -> str:
     return "nothing that shardviz compares has changed"
 
@@ -122,8 +130,8 @@ def _reasons(differences: Sequence[Difference]) -> str:
 
 
 def _miss(fact: Miss) -> str:
-    reason = _reasons(fact.differences)
-    return _compiled(fact, reason or "Nothing was compiled before")
+    reason = _reasons(fact.differences) or "nothing was compiled before"
+    return _compiled(fact, reason[0].upper() + reason[1:])
 
 
 def _new_signature(fact: NewSignature) -> str:
@@ -239,6 +247,7 @@ SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
     CachesCleared: _caches_cleared,
     Compile: _compile,
     NewFunction: _new_function,
+    WatchedAgain: _watched_again,
     Unexplained: _unexplained,
     NeverCompiled: _never_compiled,
     Miss: _miss,
