@@ -155,7 +155,9 @@ def main(arguments: Sequence[str] | None = None, own_process: bool = False) -> i
         traceback.print_exception(error.__cause__)
         return WRONG
     except ShardvizError as error:
-        print(f"shardviz: {' '.join(str(error).split()).rstrip('.')}.", file=sys.stderr)
+        message = " ".join(str(error).split())
+        end = "" if message.endswith((".", "?")) else "."
+        print(f"shardviz: {message}{end}", file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         with contextlib.suppress(OSError):
@@ -216,6 +218,8 @@ def _print_program(
             "mesh_axes": collective.mesh_axes,
             "bytes_per_device": collective.bytes_per_device,
             "sent_bytes": collective.sent_bytes,
+            # The bytes are those of one execution; the number is None if unknown.
+            "executions": collective.trips,
             "op": collective.op,
             "source": collective.source,
         }
@@ -273,6 +277,8 @@ def _audit_json(result: Audit) -> dict[str, Any]:
         "target": result.target,
         "fits": result.fits,
         "arrays": arrays,
+        # The layouts of these arrays are unknown, so `bytes_per_device` leaves them out.
+        "unknown": [row.path for row in result.unknown],
         "unmatched": [{"name": u.name, "nearest": u.nearest} for u in result.unmatched],
         "unused_rules": unused,
     }

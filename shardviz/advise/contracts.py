@@ -549,7 +549,10 @@ def _arguments(plan: Plan) -> Iterator[HeldArray]:
 def _check_known(name: str, known: Collection[str], noun: str) -> None:
     """Raises a ProgramError for an unknown name, and suggests the nearest known one."""
     if name not in known:
-        raise ProgramError(f"{shown(name)} is not a {noun}.{suggestion(name, known)}")
+        article = "an" if noun[0] in "aeiou" else "a"
+        raise ProgramError(
+            f"{shown(name)} is not {article} {noun}.{suggestion(name, known)}"
+        )
 
 
 def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:

@@ -205,8 +205,8 @@ class Compile(Fact):
 
     Attributes:
         function: jax's name of the function.
-        trace_s: seconds to trace; 0 if jax reused an earlier trace, so that only the
-            shardings, devices or memory layouts of arguments are new.
+        trace_s: seconds to trace; 0 if jax reused an earlier trace, such as for new
+            shardings, devices or memory layouts of arguments, or under `jax.vmap`.
         lower_s, compile_s: seconds to lower and to compile.
         reason: why jax traced the function: `"new function"`,
             `"function created again"` on the same line, `"context"` for settings and

@@ -56,6 +56,10 @@ def needs(x):
 def nothing():
     return None
 
+def unnamed():
+    import jax
+    return {"w": jax.ShapeDtypeStruct((8, 8), "float32")}
+
 class group:
     rows = state()
 """
@@ -111,6 +115,9 @@ def test_an_audit_as_json(here, capsys):
     assert found["mesh"] == {"data": 4, "model": 2}
     assert [a["spec"] for a in found["arrays"]] == ["P('nnx', 'model')"] * 4
     assert "'nnx'" in found["arrays"][0]["problem"]
+    assert found["unknown"] == []
+    assert main(["audit", "my_train:unnamed", "--mesh", "data=8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unknown"] == ["w"]
 
 
 def test_checks_that_hold_and_that_do_not(here, capsys):
@@ -255,7 +262,7 @@ def test_a_plan_and_a_compile_as_text_and_as_json(here, capsys, what):
         assert found["error"] is None
         (collective,) = found["collectives"]
         assert (collective["kind"], collective["mesh_axes"]) == ("all-reduce", ["model"])
-        assert collective["bytes_per_device"] == 1024
+        assert (collective["bytes_per_device"], collective["executions"]) == (1024, 1)
 
 
 def test_a_program_that_fails_is_one(here, capsys):

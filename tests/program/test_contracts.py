@@ -122,6 +122,13 @@ def test_what_does_not_hold_says_what_is_so(subject, ask, code, fields):
     assert str(caught.value).startswith("step cannot" if code == "nothing" else "Expected ")
 
 
+def test_a_limit_for_each_collective_is_compared_with_the_largest():
+    with pytest.raises(
+        ContractError, match=r"at most 3\.999 KiB .* 1 larger result, of up to 4 KiB"
+    ):
+        sv.expect(WHILE).at_most(4095, per="collective")
+
+
 def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
     with pytest.raises(ContractError) as caught:
         sv.expect(STEP).no("all-gather", over="data")
@@ -136,6 +143,7 @@ def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
     ("subject", "ask", "words"),
     [
         (STEP, lambda e: e.no("all-gathr"), "Did you mean 'all-gather'?"),
+        (STEP, lambda e: e.no(over="modle"), "'modle' is not an axis"),
         (STEP, lambda e: e.no(over="modle"), "Did you mean 'model'?"),
         (STEP, lambda e: e.no(over=()), "over="),
         (STEP, lambda e: e.at_most("many"), "got 'many'"),
@@ -232,6 +240,7 @@ def test_an_audit_that_leaves_arrays_out_does_not_fit_for_sure():
         with pytest.raises(ContractError) as caught:
             ask(sv.expect(audit))
         assert caught.value.broken.fit.code == "unknown"
+        assert "unknown" in str(caught.value)
 
 
 def test_an_audit_fits_or_not_and_has_no_collectives():

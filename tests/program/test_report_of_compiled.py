@@ -165,6 +165,16 @@ def test_an_ordered_effect_is_no_result(mesh: Mesh):
     assert compiled.ok
 
 
+def test_arguments_that_are_none_have_no_layout(mesh: Mesh):
+    def step(state: Any, nothing: Any, unused: Any) -> Any:
+        return state["w"] * 2
+
+    array = jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, P("data")))
+    arguments = {"b": None, "w": array}, None, array
+    layouts = sv.report(jax.jit(step).lower(*arguments).compile()).in_layouts
+    assert {name: str(layout.spec) for name, layout in layouts.items()} == {"state.w": "P('data')"}
+
+
 @pytest.mark.parametrize("arguments", [(), (jnp.ones(3),)])
 def test_a_program_without_results_has_a_report(arguments: tuple[jax.Array, ...]):
     report = sv.report(jax.jit(lambda *arrays: None).lower(*arguments).compile())

@@ -79,6 +79,20 @@ def test_each_cause_has_the_reason_of_jax(case: str):
     assert compiles[-1].function in str(compiles[-1])
 
 
+def test_a_trace_without_a_compile_is_no_reason(eight_devices):
+    mesh = jax.sharding.Mesh(np.array(eight_devices), ("data",))
+    split, replicated = (
+        jax.device_put(np.ones(8), jax.NamedSharding(mesh, jax.P(spec))) for spec in ("data", None)
+    )
+    step = jax.jit(lambda x: x * 3)
+    step(split)
+    with sv.watch() as compiles:
+        step.trace(jax.ShapeDtypeStruct((5,), "float32"))
+        jax.make_jaxpr(lambda x: step(x))(np.ones(7))
+        step(replicated)
+    assert [compile.reason for compile in compiles] == ["not traced"]
+
+
 def test_a_repeated_call_compiles_nothing():
     step = jax.jit(body)
     step(X)

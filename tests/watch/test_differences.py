@@ -28,6 +28,7 @@ from shardviz.runs.recompiles import (
     SettingChanged,
     StaticChanged,
     TreeChanged,
+    WatchedAgain,
 )
 from tests.watch.cache_events import jax_cache_events
 
@@ -155,6 +156,11 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Difference
         lambda: call(1, n=3),
         lambda: call(1),
         [StaticChanged("n", "3", None)],
+    ),
+    "static value by name": (
+        lambda: call(1, 2, "a"),
+        lambda: call(1, 2, n="a"),
+        [StaticChanged("n", "'a'", "n='a'")],
     ),
     "static values that read the same": (
         lambda: call(1, n=ODD),
@@ -337,6 +343,46 @@ def test_a_call_after_the_caches_were_cleared():
     assert compiles(lambda: watched(x)) == 1
     assert last_difference(watched) == [CachesCleared()]
     assert [(e.calls, e.compiles) for e in watched.entries] == [(2, 2)]
+
+
+def test_a_call_after_the_caches_were_cleared_and_filled_again():
+    watched, x = sv.watch(fn), jnp.ones(3)
+    watched(x)
+    jax.clear_caches()
+    watched(x[:2])
+    watched(x)
+    assert watched.entries[0].difference == (CachesCleared(),)
+
+
+@dataclass
+class Changing:
+    """A static value that the program changes in place."""
+
+    by: int
+
+    def __hash__(self) -> int:
+        return hash(self.by)
+
+
+def test_a_static_value_that_was_changed_in_place():
+    watched, scale = sv.watch(fn, static_argnames="n"), Changing(2)
+    watched(ONE, n=scale)
+    scale.by = 3
+    # jax 0.10 compares only the values, and finds the object equal to itself.
+    if compiles(lambda: watched(ONE, n=scale)):
+        before, after = "n=" + repr(Changing(2)), "n=" + repr(Changing(3))
+        assert last_difference(watched) == [StaticChanged("n", before, after)]
+
+
+def test_a_function_that_is_watched_again():
+    def double(x: Any) -> Any:
+        return x * 2
+
+    for number in range(2):
+        watched = sv.watch(double)
+        watched(ONE)
+        expected = [WatchedAgain("double")] if number else []
+        assert last_difference(watched) == expected
 
 
 def test_a_function_that_is_created_again():

@@ -158,6 +158,32 @@ def test_effects_happen_once_each_call(ordered: bool):
     assert counts(watched) == [(5, 1)]
 
 
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_a_compile_before_a_failure_is_counted(is_jitted: bool):
+    def log(x: Any) -> Any:
+        return jnp.log(x)
+
+    watched = sv.watch(jax.jit(log) if is_jitted else log)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        watched(-np.ones(4))
+    assert counts(watched) == [(1, 1)]
+    watched(np.ones(4))
+    assert counts(watched) == [(2, 1)]
+
+
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_a_callback_that_compiles_a_function_of_the_same_name(is_jitted: bool):
+    def in_python(x: Any) -> Any:
+        return np.asarray(jax.jit(lambda x: x + 1)(np.asarray(x)))
+
+    shape = jax.ShapeDtypeStruct((4,), "float32")
+    outer = lambda x: jax.pure_callback(in_python, shape, x)  # noqa: E731
+    watched = sv.watch(jax.jit(outer) if is_jitted else outer)
+    for _ in range(3):
+        jax.block_until_ready(watched(np.ones(4, np.float32)))
+    assert counts(watched) == [(3, 1)]
+
+
 def test_it_holds_no_arrays():
     watched = sv.watch(lambda x: x + 1)
     x = jnp.ones(4)

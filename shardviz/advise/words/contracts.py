@@ -56,8 +56,15 @@ def too_many_bytes(fact: TooManyBytes) -> str:
         kind = fact.per if fact.per != "step" else "collective"
         limited = f"all {kind}s of one step"
     # A limit counts the bytes of results; see `Expectation.at_most`.
-    limit, size = told_apart([fact.limit, total_bytes(fact.collectives)])
+    found = total_bytes(fact.collectives)
+    if fact.per == "collective":
+        found = max(collective.bytes_per_device for collective in fact.collectives)
+    limit, size = told_apart([fact.limit, found])
     expected = f"results of at most {limit} for {limited}"
+    if fact.per == "collective":
+        count = plural(len(fact.collectives), "larger result")
+        there = f"found {count}, of up to {size} per device"
+        return _collectives(fact, expected, there)
     if isinstance(fact, UnknownBytes):
         there = (
             "their total is unknown, because loops run these an unknown number of times"
@@ -184,7 +191,14 @@ def not_enough_memory(fact: NotEnoughMemory) -> str:
         expected += f"{fit.uncounted}."
         instead = "raise the limit"
     lines = [f"Expected {fact.name} {expected}"]
-    arrays = sorted(fact.arrays, key=lambda array: -array.held)[:SHOWN]
+    if fit.uncounted and fit.needed <= (fit.capacity or 0):
+        lines.append(
+            "So whether it has enough memory is unknown. Give the other arrays shardings"
+            " or names."
+        )
+        return "\n".join(lines)
+    counted = [array for array in fact.arrays if array.held]
+    arrays = sorted(counted, key=lambda array: -array.held)[:SHOWN]
     if arrays:
         sizes = joined(f"{array.name} {bytes_text(array.held)}" for array in arrays)
         lines.append(f"The largest arrays: {sizes}.")

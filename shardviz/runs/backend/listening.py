@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
+import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import jax
@@ -50,6 +53,38 @@ def stop_listening(listener: Callable[..., None]) -> None:
         jax.monitoring.unregister_event_duration_listener(listener)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A stage that jax has run, before the compile that it belongs to.
+
+    Attributes:
+        name: jax's name of the function.
+        thread: the thread that ran it.
+        caller: the instruction of the user's code that called jax.
+        message: jax's explanation of a trace.
+        trace: the trace in the same call, of a lowering.
+    """
+
+    stage: str
+    name: str
+    seconds: float
+    thread: int
+    caller: tuple[types.CodeType, int] | None
+    message: str = ""
+    trace: _Stage | None = None
+
+
+def _caller() -> tuple[types.CodeType, int] | None:
+    """Finds the innermost instruction in this thread that is not jax's or ours."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in ("jax", "shardviz", "contextlib", "functools"):
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
 class _Logs(threading.local):
     """The logs that each thread has entered, outermost first."""
 
@@ -87,7 +122,7 @@ class CompileLog(Sequence[Compile]):
 
     def __init__(self) -> None:
         self._compiles: list[Compile] = []
-        self._stages: list[tuple[str, str, float, str, int]] = []
+        self._stages: list[_Stage] = []
         self._stack = contextlib.ExitStack()
         #: Messages of this thread that belong to no trace yet.
         self.explanations: list[str] = []
@@ -119,24 +154,37 @@ class CompileLog(Sequence[Compile]):
         # jax names the stages of a function f: f, jit(f), jit(f).
         name = str(details.get("fun_name", ""))
         name = name.removesuffix(")").rpartition("(")[2]
+        caller = _caller()
+        # jax.eval_shape and others trace without a compile, so a trace belongs to the
+        # compile only if the same call of jax made both.
+        trace = lower = None
+        for earlier in [*self._stages]:
+            if stage != "trace" and (earlier.name, earlier.thread) == (name, thread):
+                self._stages.remove(earlier)
+                if earlier.stage == "lower":
+                    lower = earlier
+                elif earlier.caller == caller:
+                    trace = earlier
         if stage != "compile":
             message = ""
             if stage == "trace" and self in _LOGS.entered:
                 message = self._explanation(name)
-            self._stages.append((stage, name, duration_secs, message, thread))
+            self._stages.append(
+                _Stage(stage, name, duration_secs, thread, caller, message, trace)
+            )
             return
-        seconds, message = {"trace": 0.0, "lower": 0.0}, None
-        for earlier in [*self._stages]:
-            kind, of, duration, text, in_thread = earlier
-            if (of, in_thread) == (name, thread):
-                seconds[kind] = duration
-                message = text if kind == "trace" else message
-                self._stages.remove(earlier)
-        reason = "not traced" if message is None else miss_reason(message)
+        # The call of `.compile()` follows the call of `.lower(...)`.
+        if lower is not None:
+            trace = lower.trace
         compile = Compile(
-            name, seconds["trace"], seconds["lower"], duration_secs, reason,
-            message or "", threading.current_thread().name,
-        )  # fmt: skip
+            name,
+            trace.seconds if trace else 0.0,
+            lower.seconds if lower else 0.0,
+            duration_secs,
+            miss_reason(trace.message) if trace else "not traced",
+            trace.message if trace else "",
+            threading.current_thread().name,
+        )
         self._compiles.append(compile)
 
     def _explanation(self, name: str) -> str:
