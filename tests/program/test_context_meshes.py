@@ -168,3 +168,20 @@ def test_nothing_is_said_of_a_mesh_that_the_user_set(kind, target):
     assert plan.error is None
     assert (report.ok, outside.ok) == (True, True), report
     assert (plan.notes, report.notes, outside.notes) == ((), (), ())
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_device_put_with_a_spec_is_over_the_mesh_that_the_user_set(kind, eight_devices):
+    def fn(x):
+        return jax.device_put(x, P("model")) * 2
+
+    mesh = devices_mesh(kind)
+    x = jax.device_put(VALUES, NamedSharding(mesh, SPLIT))
+    with jax.set_mesh(mesh):
+        jax.jit(fn)(x)
+        plan, report = sv.plan(fn, x), sv.run(fn, x)
+    assert plan.error is None
+    assert report.ok, report.error
+    # Without a mesh, jax refuses the call.
+    for call in (sv.plan, sv.run):
+        assert "jax.set_mesh" in str(call(fn, x).error)

@@ -248,6 +248,16 @@ def _trace_where_accepted(program: Program, mesh: Mesh | AbstractMesh) -> Traced
             return outcome
         without_mesh = outcome
     outcome = _trace_with_mesh(program, mesh, mesh_in_force, notes)
+    if (
+        isinstance(outcome, _Failed)
+        and users.current is not None
+        and mesh.abstract_mesh == mesh_in_force
+        and jax_compat.asks_for_mesh(outcome.error)
+    ):
+        # For example, `jax.device_put` with a PartitionSpec needs a mesh with devices.
+        enter = functools.partial(in_users_context, users)
+        context = _TracingContext(mesh, mesh.abstract_mesh, enter)
+        outcome = _attempt(program, context, notes)
     if isinstance(outcome, _NamesOtherMesh):
         refuse_other_axes(outcome.conflict, program.mesh)
         outcome = _trace_with_named_mesh(
