@@ -268,6 +268,8 @@ class Screen:
     def __init__(self, page: Page, program: Program, monkeypatch: pytest.MonkeyPatch):
         page.set_viewport_size({"width": 1500, "height": 900})
         self.page, self.gates = page, Gates(monkeypatch)
+        # Until the first step the program is planned, but not compiled.
+        self.gates.jobs.clear()
         self.kernel = Kernel(page, made=sv.explore(program))
         self.made = self.kernel.made
         self.wrong: list[str] = []
