@@ -167,8 +167,10 @@ def test_a_compile_before_a_failure_is_counted(is_jitted: bool):
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         watched(-np.ones(4))
     assert counts(watched) == [(1, 1)]
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        watched(-np.ones(4))
     watched(np.ones(4))
-    assert counts(watched) == [(2, 1)]
+    assert counts(watched) == [(3, 1)]
 
 
 @pytest.mark.parametrize("is_jitted", [False, True])
@@ -355,6 +357,15 @@ def test_in_strict_mode_a_second_compile_is_an_error():
     with pytest.raises(RecompileError):
         watched(jax.device_put(x, jax.devices()[3]))
     assert jax.grad(lambda x: watched(x).sum())(x).shape == (4,)
+
+
+def test_in_strict_mode_cleared_caches_are_the_cause():
+    watched = sv.watch(lambda x: x, recompiles="error")
+    watched(jnp.ones(3))
+    jax.clear_caches()
+    for _ in range(2):
+        with pytest.raises(RecompileError, match="its caches were cleared"):
+            watched(jnp.ones(3))
 
 
 def test_strict_mode_of_a_jitted_function():

@@ -336,8 +336,9 @@ class Watch:
             try:
                 result = self.jitted(*args, **kwargs)
             except BaseException:
-                # jax may have compiled, and failed only when it ran the executable.
-                if "compile" in self._seconds(call):
+                # jax may have failed only when it ran the executable.
+                is_known = call_key(self._split(call)) in self._signatures
+                if is_known or "compile" in self._seconds(call):
                     self._note(call)
                 raise
             finally:
@@ -521,7 +522,7 @@ class Watch:
             # The key has no memory layouts.
             changes = differences(signature, earlier)
             if not changes:
-                is_cleared = key in self._cleared
+                is_cleared = call.size < self._size or key in self._cleared
                 changes = (CachesCleared() if is_cleared else Unexplained(),)
             return CompiledAgain(self.name, text, entry.entry, changes)
         number = self.cache_size() + 1
