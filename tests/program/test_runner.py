@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 from shardviz.axis_rules.requests import requests
 from shardviz.base.mesh import make_mesh
 from shardviz.compiled.report import Report
+from shardviz.programs.backend.trace import trace
+from shardviz.runs.backend.compile import lower
 from shardviz.runs.backend.worker.run import compile_program
 from shardviz.runs.cache import ExecutableCache
 from tests.program.helpers import MESH, array, checks, detail, program, run, run_here
@@ -292,14 +294,23 @@ def test_a_function_for_many_devices_alone_is_not_compared():
     assert collectives(report)[0][:2] == ("collective-permute", ("a",))
 
 
+def test_a_function_that_reads_the_mesh_is_compared_with_itself():
+    def averaged(x):
+        count = jax.sharding.get_abstract_mesh().shape["a"]
+        y = jnp.tile(x / count, (count, 1)) if count > 1 else x
+        return y.sum(0), y.shape[0] * y
+
+    report = run(program(averaged, X))
+    assert report.ok, report
+    assert [ok for name, ok in checks(report).items() if name.endswith("values")] == [True, True]
+
+
 def test_a_wrong_result_is_found(monkeypatch):
     # The same text runs on both sides, so a fault is planted in the reference.
     from shardviz.runs.backend.here import Here
 
-    real = Here.lower_unsharded
-
-    def other(self, made, mesh):
-        return real(self, made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh)
+    def other(self, original, made, mesh):
+        return lower(trace(made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh))
 
     monkeypatch.setattr(Here, "lower_unsharded", other)
     report = run_here(program(matmul, X, W))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -21,6 +21,7 @@ from shardviz.programs.backend.effect_rules import effect_names
 from shardviz.programs.backend.jaxpr_names import DEBUG_CALLS
 from shardviz.programs.backend.jaxprs import (
     meshes_in,
+    operations,
     rewritten,
     users_line,
     with_inner,
@@ -37,6 +38,9 @@ from shardviz.programs.backend.trace import (
 )
 from shardviz.programs.notes import WithoutPrints
 from shardviz.programs.program import Program
+
+if TYPE_CHECKING:
+    from shardviz.programs.backend.jaxpr_names import AnyJaxpr
 
 
 def for_one_device(traced: Traced) -> Traced:
@@ -56,34 +60,63 @@ def for_one_device(traced: Traced) -> Traced:
 
 
 def trace_unsharded(
-    program: Program, single: Program, on_one: Callable[[Program], Traced]
+    traced: Traced, single: Program, on_one: Callable[[Program], Traced]
 ) -> Traced:
     """Traces the unsharded function of a program for one device.
 
     Some functions can only be traced on their original mesh: jax refuses partial sums
-    over an axis of size 1. In that case we trace on that mesh, and remove the
-    shardings.
+    over an axis of size 1, and a function that reads the size of an axis computes
+    something else there. In that case we trace on that mesh, and remove the shardings.
 
     Args:
-        program: the original program.
+        traced: the original program.
         single: the program on a mesh of one device.
         on_one: traces `single`.
 
     Raises:
         Exception: any exception that the function raises on one device.
     """
+    program = traced.program
+
+    def from_original_mesh(original: Traced) -> Traced:
+        jaxpr = without_shardings(original.stage.jaxpr)
+        _refuse_meshes_of_more(jaxpr)
+        return on_one(single.replace(fn=jaxpr_as_fun(jaxpr), tree=None))
+
     try:
-        return for_one_device(on_one(single))
+        unsharded = for_one_device(on_one(single))
     except Exception as refused:
         # The function may use partial sums, which need Explicit axes.
         if "Explicit" in program.mesh.axis_types:
             with contextlib.suppress(Exception):  # the first error is more useful
-                jaxpr = without_shardings(
-                    trace(program, abstract_mesh(program.mesh)).stage.jaxpr
-                )
-                _refuse_meshes_of_more(jaxpr)
-                return on_one(single.replace(fn=jaxpr_as_fun(jaxpr), tree=None))
+                return from_original_mesh(trace(program, abstract_mesh(program.mesh)))
         raise refused
+    if _constants(traced.stage.jaxpr) != _constants(unsharded.stage.jaxpr):
+        with contextlib.suppress(Exception):  # a shard_map needs the original mesh
+            return from_original_mesh(traced)
+    return unsharded
+
+
+def _constants(jaxpr: AnyJaxpr) -> list[tuple[Hashable, ...]]:
+    """Returns the operations of a jaxpr, with their shapes and constants.
+
+    They are the same on every mesh unless the function reads the mesh, or a sharding,
+    while it is traced.
+    """
+    constants: list[tuple[Hashable, ...]] = []
+    for operation in operations(jaxpr):
+        equation = operation.equation
+        shapes = [getattr(variable.aval, "shape", ()) for variable in equation.outvars]
+        # Only literals have a value.
+        values = [getattr(variable, "val", None) for variable in equation.invars]
+        literals = [str(value) for value in values if value is not None]
+        integers = []
+        for name, value in equation.params.items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if all(isinstance(number, int) for number in numbers):
+                integers.append((name, value))
+        constants.append((operation.name, *shapes, *literals, *sorted(integers)))
+    return constants
 
 
 def unsharded(program: Program) -> Program:

@@ -37,7 +37,7 @@ from shardviz.compiled.report import Memory
 from shardviz.programs.backend.devices import Device, mesh_of, own_devices, processes_of
 from shardviz.programs.backend.failures import said_by
 from shardviz.programs.backend.retraced import unsharded
-from shardviz.programs.backend.trace import Output
+from shardviz.programs.backend.trace import Output, Traced
 from shardviz.programs.program import Program
 from shardviz.runs.backend.compile import Executable, Lowered, compile_lowered
 from shardviz.runs.backend.device_memory import capacity_of, fit_now, run_bytes
@@ -257,7 +257,7 @@ def unsharded_checks(
     executable: Executable,
     devices: Sequence[Device],
     inputs: Inputs,
-    lower: Callable[[Program, Mesh], Lowered],
+    lower: Callable[[Traced, Program, Mesh], Lowered],
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
     """Compares the outputs with the outputs of the unsharded function.
@@ -286,7 +286,7 @@ def unsharded_checks(
     mesh = mesh_of((own_devices(devices) or list(devices))[:1], single.mesh)
 
     def compile_single() -> Executable:
-        return compile_lowered(lower(single, mesh), single.mesh)
+        return compile_lowered(lower(lowered.traced, single, mesh), single.mesh)
 
     try:
         if lowered.cacheable:

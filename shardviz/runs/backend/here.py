@@ -79,11 +79,9 @@ class Here(Runner[Lowered, Executable]):
     def lower(self, traced: Traced) -> Lowered:
         return lower(traced)
 
-    def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
+    def lower_unsharded(self, original: Traced, single: Program, mesh: Mesh) -> Lowered:
         """Lowers the unsharded function for one device."""
-        traced = trace_unsharded(
-            self.job.program, single, lambda program: trace(program, mesh)
-        )
+        traced = trace_unsharded(original, single, lambda program: trace(program, mesh))
         return lower(traced)
 
     def key(self, lowered: Lowered) -> str:

@@ -200,7 +200,7 @@ class HereForKernel(Here):
     def lower(self, traced: Traced) -> Lowered:
         return self._lower_as_sent(traced, self.exported.module)
 
-    def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
+    def lower_unsharded(self, original: Traced, single: Program, mesh: Mesh) -> Lowered:
         module = self.exported.unsharded
         if not isinstance(module, LoweredModule):
             raise ProgramError(module or "It was not lowered for one.")

@@ -211,7 +211,7 @@ def export_program(
     # Lower the unsharded function here too: the worker has no function to trace.
     unsharded_or_reason = None
     if run and program.mesh.size > 1:
-        unsharded_or_reason = unsharded_module(program, platform, callbacks)
+        unsharded_or_reason = unsharded_module(traced, platform, callbacks)
     if callbacks is not None:
         callbacks.program = host_callbacks
     options = compiler_options(program)
@@ -333,6 +333,9 @@ def _other_mesh(aval: ShapedArray, mesh: MeshSpec) -> MeshSpec | None:
     type_mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     if type_mesh is None or type_mesh.empty:
         return None
+    # The types of an unsharded function can still name the mesh that it was traced on.
+    if type_mesh.size > mesh.size:
+        return None
     sizes = dict(zip(type_mesh.axis_names, type_mesh.axis_sizes, strict=True))
     if [*sizes.items()] == [*mesh.shape.items()]:
         return None
@@ -427,12 +430,12 @@ def put_module(lowered: jax.stages.Lowered, module: LoweredModule) -> None:
 
 
 def unsharded_module(
-    program: Program, platform: str, callbacks: ProgramCallbacks | None = None
+    traced: Traced, platform: str, callbacks: ProgramCallbacks | None = None
 ) -> LoweredModule | str:
     """Lowers the unsharded function; returns the reason as text if that fails."""
     try:
-        traced = trace_unsharded(program, unsharded(program), trace_for_export)
-        _, module, host_callbacks = _lowered(traced, platform)
+        single = trace_unsharded(traced, unsharded(traced.program), trace_for_export)
+        _, module, host_callbacks = _lowered(single, platform)
     except Exception as error:  # noqa: BLE001  some functions need many devices
         return said_by(error)
     if callbacks is not None:
