@@ -286,6 +286,13 @@ def test_without_rules_no_rule_is_blamed(eight_devices):
     assert "no rule" not in sv.audit({"w": w, "bias": bias}, mesh=mesh).why("bias")
 
 
+def test_one_idle_rule_never_fires_and_two_never_fire():
+    rows, idle = [("w", (8, 8), "embed mlp")], [("heads", "data"), ("vocab", "data")]
+    table = [("embed", "data"), ("mlp", "model")]
+    assert "1 of 3 rules never fires;" in sv.audit(rows, [*table, idle[0]], MESH).explain()
+    assert "2 of 4 rules never fire;" in sv.audit(rows, [*table, *idle], MESH).explain()
+
+
 def test_a_misspelt_rule_is_corrected_and_not_spread():
     rows = [("w", (8, 8), "embed mlp"), ("bias", (8,), None)]
     found = sv.audit(rows, [("embed", None), ("mpl", "model")], MESH)
