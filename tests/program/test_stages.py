@@ -230,6 +230,16 @@ def test_nothing_is_gone_where_all_is_packed_hoisted_or_peeled(sides):
     assert not compare(*sides).of("removed")
 
 
+@pytest.mark.parametrize(("trips", "words"), [
+    (10, "Moved out of its loop: an all-reduce"), (None, "No longer in a loop: an all-reduce"),
+])  # fmt: skip
+def test_a_collective_of_an_unrolled_loop_is_not_said_to_run_once(trips, words):
+    (change,) = compare([loop(trips)], [one()]).changes
+    assert change.kind == "hoisted"
+    assert str(change).startswith(words)
+    assert ("runs once" in str(change)) == (trips is not None)
+
+
 @settings(max_examples=100, deadline=None)
 @given(some, st.randoms())
 def test_a_program_is_the_same_as_itself_in_any_order(before, random):

@@ -127,15 +127,19 @@ def collective_change(change: CollectiveChange) -> str:
     if change.kind == "made asynchronous":
         words = f"Made asynchronous: {subject}"
     elif change.kind == "hoisted":
-        often = "in each iteration"
-        if before[0].trips is not None:
-            often = f"{before[0].trips} times"
-        moved = phrase(after) + _at(change)
-        words = f"Moved out of its loop: {moved} runs once instead of {often}"
+        moved, trips = phrase(after) + _at(change), before[0].trips
+        if trips is None:
+            # For example, XLA unrolls the loops that its own partitioner made.
+            words = (
+                f"No longer in a loop: {moved}. XLA moved it out of the loop, or unrolled"
+                " the loop"
+            )
+        else:
+            words = f"Moved out of its loop: {moved} runs once instead of {trips} times"
     elif change.kind == "combined":
         words = _combined(change)
         if any(c.in_loop for c in before) and not after[0].in_loop:
-            starts = f" It was also moved out of its loop.{starts}"
+            starts = f" It is no longer in a loop.{starts}"
     else:
         words = f"{capital} became {phrase(after)}"
     return f"{words}{clause(': {}', _why(change))}.{starts}{remade}"

@@ -130,7 +130,7 @@ HOW = {
     "made asynchronous": "now async",
     "added": "new",
     "removed": "gone",
-    "hoisted": "out of the loop",
+    "hoisted": "no longer in a loop",
 }
 
 
