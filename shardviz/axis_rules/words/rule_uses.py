@@ -89,10 +89,8 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
         return "Every rule decides something."
     noun, verb = "rule", by_count(len(idles), "never fires", "never fire")
     if isinstance(idles[0].rule, PathRule):
-        noun, verb = (
-            "pattern",
-            by_count(len(idles), "decides nothing", "decide nothing"),
-        )
+        noun = "pattern"
+        verb = by_count(len(idles), "decides nothing", "decide nothing")
     head = f"{len(idles):,} of {plural(count, noun)} {verb}"
     # A table for many models can have dozens of names that this model doesn't use.
     names, lines = [], []

@@ -91,19 +91,20 @@ def trace_unsharded(
             with contextlib.suppress(Exception):  # the first error is more useful
                 return from_original_mesh(trace(program, abstract_mesh(program.mesh)))
         raise refused
-    if _constants(traced.stage.jaxpr) != _constants(unsharded.stage.jaxpr):
-        with contextlib.suppress(Exception):  # a shard_map needs the original mesh
+    if _computation(traced.stage.jaxpr) != _computation(unsharded.stage.jaxpr):
+        # A shard_map runs only on the original mesh, so it is compared on one device.
+        with contextlib.suppress(ProgramError):
             return from_original_mesh(traced)
     return unsharded
 
 
-def _constants(jaxpr: AnyJaxpr) -> list[tuple[Hashable, ...]]:
+def _computation(jaxpr: AnyJaxpr) -> list[tuple[Hashable, ...]]:
     """Returns the operations of a jaxpr, with their shapes and constants.
 
     They are the same on every mesh unless the function reads the mesh, or a sharding,
     while it is traced.
     """
-    constants: list[tuple[Hashable, ...]] = []
+    computation: list[tuple[Hashable, ...]] = []
     for operation in operations(jaxpr):
         equation = operation.equation
         shapes = [getattr(variable.aval, "shape", ()) for variable in equation.outvars]
@@ -115,8 +116,8 @@ def _constants(jaxpr: AnyJaxpr) -> list[tuple[Hashable, ...]]:
             numbers = value if isinstance(value, tuple) else (value,)
             if all(isinstance(number, int) for number in numbers):
                 integers.append((name, value))
-        constants.append((operation.name, *shapes, *literals, *sorted(integers)))
-    return constants
+        computation.append((operation.name, *shapes, *literals, *sorted(integers)))
+    return computation
 
 
 def unsharded(program: Program) -> Program:
