@@ -50,21 +50,18 @@ def unexpected_collectives(fact: UnexpectedCollectives) -> str:
 
 def too_many_bytes(fact: TooManyBytes) -> str:
     """Lists collectives with more bytes than a limit."""
-    limited = "each collective"
-    if fact.per != "collective":
-        # The limit is for all collectives of a step, or for those of one kind.
-        kind = fact.per if fact.per != "step" else "collective"
-        limited = f"all {kind}s of one step"
     # A limit counts the bytes of results; see `Expectation.at_most`.
-    found = total_bytes(fact.collectives)
     if fact.per == "collective":
-        found = max(collective.bytes_per_device for collective in fact.collectives)
-    limit, size = told_apart([fact.limit, found])
-    expected = f"results of at most {limit} for {limited}"
-    if fact.per == "collective":
+        largest = max(collective.bytes_per_device for collective in fact.collectives)
+        limit, size = told_apart([fact.limit, largest])
         count = plural(len(fact.collectives), "larger result")
+        expected = f"results of at most {limit} for each collective"
         there = f"found {count}, of up to {size} per device"
         return _collectives(fact, expected, there)
+    # The limit is for all collectives of a step, or for those of one kind.
+    kind = fact.per if fact.per != "step" else "collective"
+    limit, size = told_apart([fact.limit, total_bytes(fact.collectives)])
+    expected = f"results of at most {limit} for all {kind}s of one step"
     if isinstance(fact, UnknownBytes):
         there = (
             "their total is unknown, because loops run these an unknown number of times"

@@ -182,7 +182,7 @@ export class CollectivesPanel {
     const from = h("td", { title: `${lines} ${what}` }, line, " ", !differs && muted(what));
     const bar = shareBar(share, this.colours(first));
     const bytes = h("td", { class: "sv-cbytes" }, bar, total);
-    const kind = h("td", null, `${first.kind} ${times}`, expand);
+    const kind = h("td", null, `${first.kind} `, h("span", { class: "sv-often" }, times, expand));
     const row = this.row(keys, bytes, kind, h("td", null, ...tagsOf(data, first.axes)), note, from);
     if (!open || !more) return [row];
     const rows = members.map((c, n) => {
