@@ -144,6 +144,13 @@ class StageResults:
         current = (self.report_revision, self.target) == (revision, target)
         return self.report if current else None
 
+    def has_ended(self, job: Job) -> bool:
+        """Whether the report is the job's, and is more than its preview."""
+        report = self.report_of(job.revision, job.target)
+        if report is None:
+            return False
+        return report.error is not None or report.collectives is not None
+
     def shown(self) -> tuple[object, ...]:
         """Returns a key that changes whenever the page must show other results."""
         # Plans and reports are large, so they are compared by identity.
@@ -289,9 +296,8 @@ class Planner:
         if plan is not None and plan.error is not None:
             if plan.error.stage in _UNTRACED:
                 not_run = wording.not_run("no plan")
-        has_report = state.report_of(job.revision, job.target) is not None
         superseded = job is not self._requested
-        if not_run or has_report or self.busy or superseded:
+        if not_run or state.has_ended(job) or self.busy or superseded:
             self._update(not_run=not_run, running="")
         else:
             self._update(not_run="", running="partitioning")
@@ -300,6 +306,10 @@ class Planner:
     # --- compiles and runs ------------------------------------------------------------
 
     def _compile(self, job: Job, stop: Stop) -> None:
+        # After an edit and its undo, the first compile may have ended in the meantime.
+        if not job.kind and self.state.has_ended(job):
+            self._update(running="")
+            return
         begun = time.monotonic()
 
         def cancelled() -> bool:

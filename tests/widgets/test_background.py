@@ -13,6 +13,7 @@ from comm import DummyComm
 from shardviz.base.collective import Collective
 from shardviz.base.errors import TargetError
 from shardviz.base.mesh import make_mesh
+from shardviz.compiled.panel.stages_view import StageViews
 from shardviz.compiled.report import Report
 from shardviz.explorer import planner as planner_module
 from shardviz.explorer import target_panel
@@ -22,6 +23,7 @@ from shardviz.explorer.ipykernel_compat import keep_subshell
 from shardviz.explorer.planner import MOST_OPERATIONS, Job, Planner, why_not_automatic
 from shardviz.explorer.session import Session
 from shardviz.gallery import programs
+from shardviz.move.panel.movements_view import movement_view
 from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp
 from shardviz.programs.failure import Failure
@@ -33,7 +35,9 @@ ONE = Collective("all-reduce", ("data",), 1024)
 
 
 def until(stop) -> None:
+    latest = time.monotonic() + 30
     while not stop():
+        assert time.monotonic() < latest, "waited 30 s"
         time.sleep(0.005)
 
 
@@ -224,6 +228,42 @@ def test_an_edit_while_the_partitioner_works_gets_its_plan_and_drops_the_old_rep
     pretended.hold.set()
     assert pretended.planner.wait(5)
     assert pretended.planner.state.report.program == "on 4"
+
+
+@pytest.mark.parametrize("ended", ["before the undo", "after it"])
+def test_the_program_is_compiled_once_after_an_edit_and_its_undo(pretended, ended):
+    planner = pretended.planner
+    pretended.hold.clear()
+    pretended.request(2, 1)
+    until(lambda: planner.state.report is not None)
+    planner._plans._settle_s = 0.3  # the other program is never planned
+    pretended.request(4, 2)
+    if ended == "before the undo":
+        pretended.hold.set()
+        assert planner._compiles.wait(5)
+    planner._plans._settle_s = 0.02
+    pretended.request(2, 1)
+    if ended == "after it":
+        until(lambda: planner.state.running == "partitioning")
+        pretended.hold.set()
+    assert planner.wait(5)
+    assert pretended.plans == ["on 2"]
+    assert planner.state.report.collectives == (ONE,), "not only its preview"
+    assert planner.state.running == ""
+    compiles = 2 if ended == "before the undo" else 1
+    assert pretended.jobs == [("", "on 2", "")] * compiles
+
+
+def test_collectives_of_a_preview_can_be_played(pretended):
+    pretended.hold.clear()
+    pretended.request()
+    until(lambda: pretended.planner.state.report is not None)
+    stages = StageViews(pretended.planner)
+    stages.views()
+    assert pretended.planner.state.report.mesh is None
+    shown = movement_view("1:0", stages, None)
+    assert shown["error"] == ""
+    assert shown["data"]["devices"] == list(range(8))
 
 
 def test_a_run_goes_on_whatever_is_edited_and_what_was_edited_is_partitioned_after_it(pretended):

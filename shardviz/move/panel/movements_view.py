@@ -54,11 +54,14 @@ def _collective_data(
     """Returns the steps in the first replica group; all groups have the same steps."""
     collective = stages.collective(key)
     # Stage 0 is the plan's estimate; the other stages are from the report.
-    mesh = None
-    if key.startswith("0:") and stages.results.plan is not None:
-        mesh = stages.results.plan.mesh
-    elif stages.results.report is not None:
-        mesh = stages.results.report.without_error.mesh
+    mesh, results = None, stages.results
+    if key.startswith("0:") and results.plan is not None:
+        mesh = results.plan.mesh
+    elif results.report is not None:
+        mesh = results.report.without_error.mesh
+        # While XLA still compiles, the report has no mesh.
+        if mesh is None and results.program is not None:
+            mesh = results.program.mesh
     if collective is None or mesh is None:
         raise ProgramError("This collective no longer exists. Choose another one.")
     topology = None
