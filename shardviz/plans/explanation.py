@@ -309,8 +309,12 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     if size == 1:
         return SizeOneLine(dim, size)
     in_shard_map = op.opcode == "reshard" and op.op.endswith("/shard_map")
-    if op.kind != "op" or in_shard_map or op.opcode == "sharding_constraint":
+    asks = op.kind != "op" or op.opcode in ("sharding_constraint", "shard_map")
+    if (asks or in_shard_map) and dim not in op.open_dims:
         return RequestedLine(dim, size, op.source)
+    if op.kind == "result" and op.operands:
+        # The function left this dimension as it is in the value that it returns.
+        return _why_not_split(plan, plan.by_name[op.operands[0]], dim)
     if not op.covered:
         return NoRuleLine(dim, size, op.name)
     rule, index = op.factors, op.name.rpartition("[")[2].rstrip("]")

@@ -200,6 +200,8 @@ class PlannedOp(Plain):
         memory_kind: for an argument, jax's name of the memory that holds it; `""` for
             the device's default memory.
         donated: for an argument, whether it is donated.
+        open_dims: for an argument, a result, a constraint or a `shard_map`, the
+            dimensions whose sharding the program leaves to the compiler.
 
     >>> op = PlannedOp("dot_general", "op", shape=(64, 2048), dtype="float32")
     >>> op
@@ -234,6 +236,7 @@ class PlannedOp(Plain):
     uncertain: tuple[Uncertain, ...] = ()
     memory_kind: str = ""
     donated: bool = False
+    open_dims: tuple[int, ...] = ()
 
     @staticmethod
     def trusted(parts: Mapping[str, Any]) -> PlannedOp:

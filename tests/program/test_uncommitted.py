@@ -57,6 +57,28 @@ def test_the_plan_splits_them_too():
     assert str(plan.op("w").spec) == "P(None, 'y')"
 
 
+def resharded(x, w):
+    return jax.sharding.reshard(x, P("x", None)) @ w
+
+
+@pytest.mark.parametrize("target", ["attached", None], ids=["here", "worker"])
+@pytest.mark.parametrize("given", [False, True], ids=["mesh of arrays", "mesh given"])
+def test_a_mesh_in_context_leaves_arrays_of_explicit_programs_to_the_compiler(given, target):
+    mesh = a_mesh(jax.sharding.AxisType.Explicit)
+    x = np.ones((32, 16), np.float32)
+    with jax.set_mesh(mesh):
+        w = jax.device_put(np.ones((16, 32), np.float32), P(None, "y"))
+        theirs = jax.jit(resharded).lower(x, w).compile()
+        report = sv.run(resharded, x, w, mesh=mesh if given else None, target=target)
+        plan = sv.plan(resharded, x, w, mesh=mesh if given else None)
+    assert report.ok, report.error or report.checks
+    assert report.memory.arguments == theirs.memory_analysis().argument_size_in_bytes == 1536
+    assert theirs.input_shardings[0][0].spec == P("x")
+    assert spec_of(report, "x") == "P('x')"
+    assert str(plan.op("x").spec) == "P('x', None)"
+    assert "as requested" not in str(plan.why("x"))
+
+
 STAYS = {
     "all of them": lambda: (step_on(a_mesh()), [np.ones((32, 16)), *arguments(a_mesh())[1:]], {}),
     "Explicit axes": lambda: (

@@ -169,6 +169,8 @@ RUNS = [
     ("set grid, Auto", "uncommitted", constrains_by_sharding),
     ("set grid, Auto", "rows, Auto", constrains_by_name),
     ("set grid, Explicit", "grid, Explicit", reshards),
+    ("set grid, Explicit", "numpy", reshards),
+    ("set grid, Explicit", "uncommitted", reshards),
     ("with grid, Auto", "rows, Auto", constrains_by_name),
 ]
 

@@ -152,10 +152,11 @@ def partitioned(case: Case, devices: list[Any]) -> list[Any]:
 def estimated(case: Case, mesh: Any = ABSTRACT) -> tuple[Any, ...]:
     made = lowered(case, mesh)
     results = ["output"] * len(jax.tree.leaves(made.out_info))
-    module = pipeline.propagate(made.compiler_ir("stablehlo"))
+    before = made.compiler_ir("stablehlo")
+    module = pipeline.propagate(before)
     with module.context:
         reader = PlanReader(
-            module, ["x", "w", "v"], results, {}, adopt_mesh(mesh), AttributeCache()
+            module, before, ["x", "w", "v"], results, adopt_mesh(mesh), AttributeCache()
         )
         ops = reader.read()
     return read_estimate(module, reader, ops)

@@ -40,6 +40,14 @@ def manual(x):
     return jax.shard_map(jnp.sin, in_specs=P("data"), out_specs=P("data"))(x)
 
 
+def over_data(x):
+    return jax.shard_map(jnp.sin, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})(x)
+
+
+def open_rows(x):
+    return jax.lax.with_sharding_constraint(jnp.sin(x), P(P.UNCONSTRAINED, None))
+
+
 MLP = {"x": X, "w": W, "v": V}
 # Name: function, arguments, value, what is said of its dimensions, steps as (from, to).
 # A dimension that is split has its axis and the kind and name of its origin; another one the
@@ -81,13 +89,25 @@ EXPLANATIONS = {
         "broadcast_in_dim", [("data", "argument", "x"), UnreachedLine], [("x", "broadcast_in_dim")],
     ),
     "a loop": (
-        looped, {"x": X}, "output", [("data", "argument", "x"), RequestedLine],
+        looped, {"x": X}, "output", [("data", "argument", "x"), UnreachedLine],
         [("x", "while[1]"), ("while[1]", "output")],
     ),
     "a shard_map": (
         manual, {"x": X}, "output",
         [("data", "manual", "out_specs[0] of shard_map"), RequestedLine],
         [("shard_map", "output")],
+    ),
+    "a shard_map over one of two axes": (
+        over_data, {"x": ((64, 32), "data, model")}, "output",
+        [("data", "manual", "out_specs[0] of shard_map"), ("model", "argument", "x")],
+        None,
+    ),
+    "a shard_map that leaves a dimension open": (
+        over_data, {"x": X}, "output",
+        [("data", "manual", "out_specs[0] of shard_map"), UnreachedLine], None,
+    ),
+    "a constraint that leaves a dimension open": (
+        open_rows, {"x": ((64, 32), "")}, "output", [UnreachedLine, RequestedLine], [],
     ),
     "inside of a shard_map": (manual, {"x": X}, "sin", [StoppedLine, UnreachedLine], []),
     "size one": (

@@ -502,6 +502,13 @@ def named_attribute(
     return attributes[number][name]
 
 
+def open_dims(sharding: Any) -> tuple[int, ...]:
+    """The dimensions of a sharding to which Shardy may add axes."""
+    dims = sdy.TensorShardingAttr(sharding).dimension_shardings
+    closed = [sdy.DimensionShardingAttr(dim).is_closed for dim in dims]
+    return tuple(dim for dim, is_closed in enumerate(closed) if not is_closed)
+
+
 def value_of(op: ir.Operation, name: str) -> Any:
     """The value of an attribute: text, a number, or the name of a function."""
     # jaxlib's type stubs only know the base class.

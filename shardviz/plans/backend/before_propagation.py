@@ -37,6 +37,8 @@ from shardviz.plans.backend.mlir_names import (
 READ_BY_LOOP = "shardviz.read_by_loop"
 # Attribute of a constraint: its sharding as jax wrote it, with axes of size 1.
 WRITTEN = "shardviz.written"
+#: Attribute of a constraint or a `shard_map`: its shardings before Shardy closes them.
+OPEN = "shardviz.open"
 # Operations with side effects, or that XLA treats as if they had some, such as
 # collectives.
 _KEPT = frozenset({

@@ -201,15 +201,11 @@ class _PlanRun:
         if selection.untried or selection.left_out:
             self._note(UntriedPasses(selection.untried, selection.left_out))
         copy = pipeline.propagate(lowered.module, selection)
-        requested = {}
-        for request in self.program.requests:
-            if request.spec:
-                requested[request.array.name] = placed_spec(request.spec)
         results = [output.name for output in traced.outputs]
         attributes = AttributeCache()
         with copy.context:
             names = self._arguments(traced, argument_names(copy, attributes))
-            reader = PlanReader(copy, names, results, requested, mesh, attributes)
+            reader = PlanReader(copy, lowered.module, names, results, mesh, attributes)
             ops = reader.read()
         ops = note_uneven(self._with_unused(ops), mesh)
         ops, collectives, notes = estimated(copy, reader, ops)

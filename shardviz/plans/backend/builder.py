@@ -181,6 +181,8 @@ class PlanBuilder:
         self._by_name: dict[str, ValueBuilder] = {}  # in program order
         self._origins: dict[str, Origin] = {}
         self._origins_of_axes: dict[tuple[str, str | None], Origin] = {}
+        # Shardy's name of an origin -> the only axes that it asks for.
+        self._axes_of_origins: dict[str, frozenset[str]] = {}
         self._number_type: Any = None
 
     def place(self, op: ir.Operation, context: BlockContext) -> Place:
@@ -239,9 +241,22 @@ class PlanBuilder:
                 steps.append(Step(edge.number, edge.axis, name, origin, tuple(to)))
         value.steps += tuple(steps)
 
-    def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
-        """Records the meaning of Shardy's name for an origin."""
+    def origin(
+        self,
+        key: str,
+        kind: str,
+        name: str,
+        source: str = "",
+        over: tuple[str, ...] | None = None,
+    ) -> None:
+        """Records the meaning of Shardy's name for an origin.
+
+        If the origin asks only for the axes in `over`, other axes came from elsewhere,
+        although Shardy names this origin.
+        """
         self._origins[key] = Origin("", kind, name, source)
+        if over is not None:
+            self._axes_of_origins[key] = frozenset(over)
 
     def take(self, base: str) -> str:
         """Reserves and returns an unused name: `base`, or `base_1` and so on."""
@@ -346,6 +361,9 @@ class PlanBuilder:
                     break
         if name == "self":
             name = f"{builder.op.name}: self"
+        asked = self._axes_of_origins.get(name or "")
+        if asked is not None and parent_axis(axis) not in asked:
+            return None
         if (axis, name) not in self._origins_of_axes:
             origin = self._origins.get(name or "")
             if origin is None:

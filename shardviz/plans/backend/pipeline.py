@@ -29,6 +29,7 @@ from jaxlib.mlir.dialects import sdy
 from shardviz.base.errors import ProgramError
 from shardviz.plans.backend.attributes import defining_op, named_attribute, value_of
 from shardviz.plans.backend.before_propagation import (
+    OPEN,
     READ_BY_LOOP,
     WRITTEN,
     inline_calls,
@@ -395,6 +396,7 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
         # Printing and parsing would take three times as long as all the rest.
         copy = module.operation.clone()
         _keep_axes_of_size_one(copy)
+        _keep_open_dims(copy)
         _rewrite(copy, WHILE in op_names)
         pass_manager((selection or settling_passes()).passes).run(copy)
     return copy
@@ -469,6 +471,18 @@ def _keep_axes_of_size_one(module: Any) -> None:
             text = str(op.attributes[ASKED_SHARDING])
             if any(name in text for name in quoted_axes):
                 op.attributes[WRITTEN] = ir.StringAttr.get(text)
+
+
+def _keep_open_dims(module: Any) -> None:
+    """Keeps shardings with open dimensions in an attribute of their operation, in place.
+
+    Shardy closes the dimensions after propagation.
+    """
+    shardings = {CONSTRAINT: ASKED_SHARDING, MANUAL_COMPUTATION: OUT_SHARDINGS}
+    for op in operations_in(module):
+        name = shardings.get(op.name)
+        if name is not None and "?" in str(op.attributes[name]):
+            op.attributes[OPEN] = op.attributes[name]
 
 
 def _rewrite(copy: ir.Operation, loops: bool) -> None:

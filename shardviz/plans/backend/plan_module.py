@@ -15,7 +15,6 @@ from shardviz.base.backend.jax_compat import stablehlo_module
 from shardviz.base.errors import ProgramError
 from shardviz.base.format import listed
 from shardviz.base.mesh import MeshSpec, make_mesh
-from shardviz.base.partition_spec import Spec
 from shardviz.plans.backend import pipeline
 from shardviz.plans.backend.attributes import (
     AttributeCache,
@@ -107,16 +106,12 @@ def _propagated(plan: Plan, module: Any, selection: PassSelection) -> Plan:
     with copy.context:
         main = functions_of(module.operation)["main"]
         arguments: list[str] = []
-        requested: dict[str, Spec] = {}
         types = main.attributes["function_type"].value
         for number, path in enumerate(argument_names(copy, attributes)):
             # The reader names the token of an effect.
             if path or parse_tensor(str(types.inputs[number])) is not None:
                 path = name_of_path(path or f"argument[{number}]")
             arguments.append(path)
-            sharding = named_attribute(main, ARGUMENT_ATTRIBUTES, number)
-            for spec in attributes.specs_of(sharding):
-                requested[arguments[-1]] = spec
         results: list[str] = []
         for number, kind in enumerate(types.results):
             path = named_attribute(main, RESULT_ATTRIBUTES, number, RESULT_INFO)
@@ -127,7 +122,7 @@ def _propagated(plan: Plan, module: Any, selection: PassSelection) -> Plan:
             )
             if parse_tensor(str(kind)) is not None:
                 results.append(name_of_path(f"output{text}"))
-        reader = PlanReader(copy, arguments, results, requested, plan.mesh, attributes)
+        reader = PlanReader(copy, module, arguments, results, plan.mesh, attributes)
         ops = list(reader.read())
         for number in range(len(arguments)):
             of_argument = partial(named_attribute, main, ARGUMENT_ATTRIBUTES, number)

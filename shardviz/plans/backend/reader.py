@@ -7,11 +7,12 @@ gives both the same sharding. In a plan, the results of a loop, of branches and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from shardviz.base.axis_parts import parent_axis
 from shardviz.base.mesh import MeshSpec
@@ -22,6 +23,7 @@ from shardviz.plans.backend.attributes import (
     Call,
     SourceLocation,
     named_attribute,
+    open_dims,
     parse_axes,
     parse_edge_lists,
     parse_edges,
@@ -29,6 +31,7 @@ from shardviz.plans.backend.attributes import (
     value_of,
 )
 from shardviz.plans.backend.before_propagation import (
+    OPEN,
     READ_BY_LOOP,
     WRITTEN,
     callee,
@@ -93,9 +96,9 @@ class PlanReader(PlanBuilder):
     Args:
         module: the module that `pipeline.propagate` returned, with a copy of each
             function for each call.
+        lowered: the module before propagation.
         arguments: argument names of the lowered program, in order.
         results: result names of the program, in order.
-        requested: argument name -> the spec that the program requests.
         mesh: the mesh.
         attributes: the cache of the module's attributes.
     """
@@ -103,14 +106,15 @@ class PlanReader(PlanBuilder):
     def __init__(
         self,
         module: Any,
+        lowered: Any,
         arguments: Sequence[str],
         results: Sequence[str],
-        requested: Mapping[str, Spec],
         mesh: MeshSpec,
         attributes: AttributeCache,
     ) -> None:
         super().__init__([*arguments, *results], attributes)
-        self._requested, self.mesh = requested, mesh
+        self.mesh = mesh
+        self._requested = functions_of(lowered.operation)["main"]
         #: Value name -> constraint spec, for constraints with axes of size 1.
         self.written: dict[str, Spec] = {}
         self._arguments, self._results = arguments, results
@@ -256,11 +260,14 @@ class PlanReader(PlanBuilder):
             base = values[0].op.name.partition("[")[0]
         for number in range(len(operands)):
             name = f"in_specs[{number}] of {base}"
-            self.origin(f"{key}_input: {number}", "manual", name, source)
+            self.origin(f"{key}_input: {number}", "manual", name, source, over)
+        asked = op.attributes.get(OPEN, op.attributes[OUT_SHARDINGS])
+        shardings = sdy.TensorShardingPerValueAttr(asked).shardings
         for number, value in enumerate(values):
+            value.op = value.op.changed(open_dims=open_dims(shardings[number]))
             name = f"out_specs[{number}] of {base}"
             for origin in (f"{key}_output: {number}", f"{value.op.name}: self"):
-                self.origin(origin, "manual", name, source)
+                self.origin(origin, "manual", name, source, over)
         read.arguments = operands
         read.inside = replace(
             read.context,
@@ -303,7 +310,13 @@ class PlanReader(PlanBuilder):
             opcode = "sharding_constraint"
         elif not for_loop:  # Shardy's constraint on an operand of a shard_map
             kind = "manual"
-        fields: dict[str, Any] = {"opcode": opcode, "factors": self.attributes.rule(op)}
+        fields: dict[str, Any] = {
+            "opcode": opcode,
+            "factors": self.attributes.rule(op),
+            "open_dims": open_dims(
+                op.attributes.get(OPEN, op.attributes[ASKED_SHARDING])
+            ),
+        }
         (value,) = self.add(op, read, specs, operands, **fields)
         self._keep_written(op, value.op.name)
         if key:
@@ -347,12 +360,16 @@ class PlanReader(PlanBuilder):
             origins = self._own_origins(main, ARGUMENT_ATTRIBUTES, number)
             # If the program requests an axis, the argument is the origin, even if
             # Shardy names another one.
-            for axis in self._requested.get(name, Spec()).axes:
-                if axis in spec.axes:
-                    origins[axis] = "self"
+            sharding = named_attribute(self._requested, ARGUMENT_ATTRIBUTES, number)
+            for requested in self.attributes.specs_of(sharding):
+                for axis in requested.axes:
+                    if axis in spec.axes:
+                        origins[axis] = "self"
             for key in (f"input: {number}", f"{name}: self"):
                 self.origin(key, "argument", name)
-            op = PlannedOp(name, "argument", shape=shape, dtype=dtype, spec=spec)
+            fields = {"shape": shape, "dtype": dtype, "spec": spec}
+            free = range(len(shape)) if sharding is None else open_dims(sharding)
+            op = PlannedOp(name, "argument", **fields, open_dims=tuple(free))
             self.keep(ValueBuilder(op, origins), value)
 
     def _read_results(self, main: ir.Operation, returned: Sequence[str]) -> None:
@@ -375,12 +392,19 @@ class PlanReader(PlanBuilder):
             (spec,) = self.attributes.specs_of(sharding) or (
                 not_split(returned_op.shape),
             )
-            fields = {
-                "shape": returned_op.shape,
-                "dtype": returned_op.dtype,
-                "spec": spec,
-            }
-            op = PlannedOp(name, "result", **fields, operands=(returned_op.name,))
+            requested = named_attribute(self._requested, RESULT_ATTRIBUTES, number)
+            free = range(len(returned_op.shape))
+            if requested is not None:
+                free = open_dims(requested)
+            op = PlannedOp(
+                name,
+                "result",
+                shape=returned_op.shape,
+                dtype=returned_op.dtype,
+                spec=spec,
+                operands=(returned_op.name,),
+                open_dims=tuple(free),
+            )
             result = self.keep(ValueBuilder(op, origins))
             edges = named_attribute(main, RESULT_ATTRIBUTES, number, EDGES)
             steps = parse_edges(self.attributes.text_of(edges))

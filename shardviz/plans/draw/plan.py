@@ -46,7 +46,7 @@ from shardviz.plans.plan_values import (
     PlannedOp,
     bytes_per_device,
 )
-from shardviz.plans.words.plan import difference_head, plan_head
+from shardviz.plans.words.plan import axis_from, difference_head, plan_head
 from shardviz.programs.constraints import (
     Constraint,
     constraints_in_words,
@@ -85,14 +85,14 @@ class ValueRow:
     @property
     def origins(self) -> list[str]:
         """The origins of the axes; empty if the value itself is the origin of all."""
-        parts = []
-        for axis, origin in self.op.origins.items():
-            if any(
-                other_origin.name != self.op.name
-                for other_origin in self.op.origins.values()
-            ):
-                parts.append(f"{axis} from {origin.name or origin.kind}")
-        return parts
+        op, parts, other = self.op, list[str](), False
+        for axis, origin in op.origins.items():
+            own = origin.name == op.name
+            if origin.kind == "constraint":
+                own = op.opcode == "sharding_constraint" and origin.source == op.source
+            parts.append(axis_from(axis, origin))
+            other = other or not own
+        return parts if other else []
 
     @property
     def estimate(self) -> list[str]:

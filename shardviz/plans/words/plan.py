@@ -65,7 +65,7 @@ from shardviz.plans.plan_notes import (
     UntriedPasses,
     Unused,
 )
-from shardviz.plans.plan_values import OpRule, PlannedOp, Record
+from shardviz.plans.plan_values import OpRule, Origin, PlannedOp, Record
 from shardviz.plans.words.estimate import reduces
 
 
@@ -130,6 +130,13 @@ _CAME = {
     "manual": "which {} asks for",
     "op": "which is in the type of {}",
 }
+
+
+def axis_from(axis: str, origin: Origin) -> str:
+    """Names the origin of an axis: `data from x`."""
+    if origin.kind == "constraint":
+        return f"{axis} from the constraint on {origin.name}"
+    return f"{axis} from {origin.name or origin.kind}"
 
 
 def _split_line(line: SplitLine) -> str:

@@ -460,18 +460,18 @@ def argument_structs(
 def left_to_compiler(program: Program) -> frozenset[int]:
     """Returns the positions of arrays whose sharding the compiler chooses.
 
-    These are the uncommitted arrays without a spec or rules, provided that all mesh
-    axes are Auto and jax learns the mesh from another array, `out_specs`,
-    `jax.set_mesh` or the function. If jax does not learn the mesh, it would use one
+    These are the uncommitted arrays without a spec or rules, provided that jax learns
+    the mesh from `jax.set_mesh` or, if all axes are Auto, from another array,
+    `out_specs` or the function. If jax does not learn the mesh, it would use one
     device. We then replicate these arrays, and this function returns no positions.
     """
-    if set(program.mesh.axis_types) != {"Auto"}:
+    context, set_by_user = program.context, False
+    if context is not None and context.in_force == "set_mesh":
+        # The abstract form of the mesh has no device ids.
+        set_by_user = program.mesh in (context.current, context.mesh)
+    if not set_by_user and set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()
-    context = program.context
-    in_force = context is not None and context.in_force == "set_mesh"
-    on_mesh = program.mesh_from == "function" or (
-        program.mesh_from == "context" and in_force
-    )
+    on_mesh = set_by_user or program.mesh_from == "function"
     on_mesh = on_mesh or jax.tree.leaves(program.out_specs) != []
     free = set()
     for i, array in enumerate(program.arrays):
