@@ -55,3 +55,55 @@ def test_a_loop_in_a_shard_map_moves_nothing_by_itself(name, eight_devices):
     outside = plan(LOOPS[name], x=X)
     assert uncertain(outside)
     assert not any(op.manual for op in outside.ops)
+
+
+PARTLY_MANUAL = {
+    "reversed": (lambda x: x[:, ::-1], Uncertain("along", ("model",), "reverse")),
+    "a cumulative sum in a loop": (
+        lambda x: jax.lax.fori_loop(0, 3, lambda _, t: jnp.cumsum(t, 1), x),
+        Uncertain("along", ("model",), "reduce_window"),
+    ),
+    "gathered along another axis": (
+        lambda x: jax.lax.all_gather(x, "data", axis=0, tiled=True)[:8],
+        Uncertain("call", ("model",), "all_gather"),
+    ),
+    "scattered": (
+        lambda x: jax.lax.psum_scatter(x, "data", tiled=True),
+        Uncertain("call", ("model",), "reduce_scatter"),
+    ),
+    "exchanged": (
+        lambda x: jax.lax.all_to_all(x, "data", 0, 0, tiled=True),
+        Uncertain("call", ("model",), "all_to_all"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY_MANUAL)
+def test_the_auto_axes_of_a_shard_map_are_uncertain_too(name, eight_devices):
+    from jax.sharding import PartitionSpec as P
+
+    body, expected = PARTLY_MANUAL[name]
+    split = P("data")
+    arguments = {"in_specs": split, "out_specs": split}
+    partly = plan(jax.shard_map(body, axis_names={"data"}, **arguments), x=((64, 64), X[1]))
+    assert expected in uncertain(partly)
+    fully = plan(jax.shard_map(body, **arguments), x=((64, 64), X[1]))
+    assert not uncertain(fully)
+
+
+def test_the_values_in_nested_shard_maps_are_blocks_along_the_axes_of_all(eight_devices):
+    from jax.sharding import PartitionSpec as P
+
+    def outer(x):
+        inner = jax.shard_map(
+            lambda x: x[:, ::-1], in_specs=P(None, "model"), out_specs=P(None, "model"),
+            axis_names={"model"},
+        )  # fmt: skip
+        return inner(x)
+
+    made = plan(
+        jax.shard_map(outer, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}), x=X
+    )
+    (note,) = made.op("rev").notes
+    assert note.axes == ("data", "model")
+    assert not uncertain(made)

@@ -28,7 +28,7 @@ RIGHT_ALL_THE_SAME = {
     "matmul, inner dimensions split differently", "numbers written at positions, gradient",
     "one number a window", "patches", "pooling", "split a split dimension", "swap two axes",
     "concatenate on a split axis", "concatenate three, one of them empty",
-    "segment sum over the only axis",
+    "segment sum over the only axis", "shard_map over one of two axes",
 }  # fmt: skip
 
 

@@ -15,10 +15,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import jax
 
+from shardviz.base.axis_parts import local_shape, parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.collective_kind import KINDS
 from shardviz.base.mesh import MeshSpec
+from shardviz.base.partition_spec import Spec
 from shardviz.plans.plan_causes import MoveCause
+from shardviz.plans.plan_notes import InsideShardMap
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
 from shardviz.plans.uncertain import Uncertain
 
@@ -43,6 +46,8 @@ _CALLS = frozenset({
     "householder_product", "lu", "schur", "svd", "triangular_solve", "tridiagonal",
     "tridiagonal_solve",
 })  # fmt: skip
+# Collectives of a `shard_map` whose operands XLA gathers along the Auto axes.
+_WRITTEN = frozenset({"all_gather", "all_to_all", "reduce_scatter"})
 # Kinds of collectives by which Shardy moves values: all except all-reduce.
 _MOVES = frozenset(
     name
@@ -87,8 +92,9 @@ def with_uncertain(
     marked = []
     for op in ops:
         reads = [values[name] for name in op.operands if name in values]
-        # Skip values in a shard_map: they are blocks, which are not split further.
-        if reads and not op.manual:
+        if op.manual:
+            reads = [_block_of(value, op, mesh) for value in reads]
+        if reads:
             code, axes = _of_operation(op, reads, collectives_of[op.name], mesh)
             if not axes and _moves_in_steps(op, reads, collectives_of[op.name]):
                 code, axes = "move", _axes_of((*reads, op))
@@ -106,6 +112,28 @@ def with_uncertain(
                 op = op.changed(uncertain=(Uncertain(code, axes, name),))
         marked.append(op)
     return tuple(marked)
+
+
+def _block_of(value: PlannedOp, op: PlannedOp, mesh: MeshSpec) -> PlannedOp:
+    """Returns an operand with the shape and spec that it has inside a `shard_map`.
+
+    There, only Auto axes split it. The operand may be a value from outside.
+
+    Args:
+        value: the operand.
+        op: the operation inside the `shard_map`.
+        mesh: the mesh.
+    """
+    manual: set[str] = set()
+    for note in op.notes:
+        if isinstance(note, InsideShardMap):
+            manual.update(note.axes)
+    inside, outside = [], []
+    for dim in value.spec.dims:
+        inside.append(tuple(axis for axis in dim if parent_axis(axis) not in manual))
+        outside.append(tuple(axis for axis in dim if parent_axis(axis) in manual))
+    shape = local_shape(value.shape, Spec(tuple(outside)), mesh)
+    return value.changed(shape=shape, spec=Spec(tuple(inside)))
 
 
 def _resplit_results(
@@ -154,6 +182,8 @@ def _of_operation(
             first = len(reads[0].shape) - 2
         dims = [axes for value in (*reads, op) for axes in value.spec.dims[first:]]
         return "call", _distinct(dims)
+    if opcode in _WRITTEN:
+        return "call", tuple(axis for axis in _axes_of(reads) if axis not in moved)
     if opcode in ("gather", "scatter"):
         # XLA may sum over another axis if this one also splits the result.
         if moved or not {*_over(planned)}.isdisjoint(op.spec.axes):

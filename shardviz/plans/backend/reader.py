@@ -268,6 +268,9 @@ class PlanReader(PlanBuilder):
             name = f"out_specs[{number}] of {base}"
             for origin in (f"{key}_output: {number}", f"{value.op.name}: self"):
                 self.origin(origin, "manual", name, source, over)
+        for note in read.context.notes:
+            if isinstance(note, InsideShardMap):
+                over = (*note.axes, *over)
         read.arguments = operands
         read.inside = replace(
             read.context,

@@ -409,8 +409,8 @@ SENTENCES = {
     ),
     NoBody: _sentence("The body of the function that it calls is not in the program."),
     IsShardMap: lambda note: (
-        f"A shard_map over {', '.join(note.axes) or 'no axis'}: the only collectives are"
-        " those that its body calls."
+        f"A shard_map over {', '.join(note.axes) or 'no axis'}: the only collectives"
+        f"{clause(' over {}', ', '.join(note.axes))} are those that its body calls."
     ),
     InsideShardMap: lambda note: (
         f"Inside a shard_map over {', '.join(note.axes) or 'no axis'}: the shape is"
