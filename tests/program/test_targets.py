@@ -103,6 +103,13 @@ def test_where_jax_has_started_with_one_device_it_is_said_what_to_do(fresh):
         assert "jax.config.update('jax_num_cpu_devices', 8)" in words
 
 
+def test_all_devices_that_jax_simulates_are_attached():
+    cpus = f"CPU × {jax.device_count()}"
+    here = [str(t) for t in targets() if not t.text]
+    assert here == [f"{cpus}, attached", f"{cpus}, simulated"]
+    assert str(choose("attached", jax.device_count())) == here[0]
+
+
 def test_a_plan_names_the_variable_that_keeps_jax_from_starting():
     code = (
         "import jax, numpy as np, shardviz as sv\n"

@@ -70,10 +70,9 @@ def _here() -> list[Target]:
         return [Target("attached", ""), Target("cpu", "cpu")]
     devices, cpus = attached_devices(None), count_of("cpu")
     platform, count = devices[0].platform, len(devices)
-    if platform == "cpu":
-        # All CPU devices except one are simulated.
-        cpus = count if count > 1 else 0
-        count = 1
+    # A single CPU device is real; more are simulated, and attached all the same.
+    if platform == "cpu" and count == 1:
+        cpus = 0
     attached = Target("attached", platform, count)
     return [attached, Target("cpu", "cpu", cpus)] if cpus else [attached]
 
