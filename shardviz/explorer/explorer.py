@@ -21,6 +21,7 @@ import traitlets
 from shardviz.advise.panel.changes_panel import ChangesPanel
 from shardviz.advise.panel.findings_panel import FindingsPanel
 from shardviz.axis_rules.array_tree import Children
+from shardviz.axis_rules.audit import Audit
 from shardviz.axis_rules.panel.model_panel import ModelPanel
 from shardviz.axis_rules.panel.rules_panel import RulesPanel
 from shardviz.axis_rules.rules import Rules
@@ -40,6 +41,7 @@ from shardviz.explorer import html_page, jax_code
 from shardviz.explorer.background import close_together, start_beats
 from shardviz.explorer.cell_outputs import CellOutputs, running_cell
 from shardviz.explorer.code_panel import CodePanel
+from shardviz.explorer.document import DEVICE_PUT
 from shardviz.explorer.ipykernel_compat import keep_subshell
 from shardviz.explorer.links_panel import LinksPanel
 from shardviz.explorer.planner import Job, Planner
@@ -58,6 +60,7 @@ from shardviz.explorer.words import explorer as wording
 from shardviz.move.panel.movements_panel import MovementsPanel
 from shardviz.plans.panel.values_panel import ValuesPanel
 from shardviz.plans.plan import Plan
+from shardviz.programs.program import Program
 from shardviz.runs.cache import ExecutableCache
 
 #: The panels in refresh order. The stages come first, because other panels read their
@@ -183,13 +186,25 @@ class Explorer(anywidget.AnyWidget):
     def _draw_(self, **options: Any) -> Picture:
         from shardviz.pictures import draw
 
-        return draw(self.session.program, **options)
+        return draw(self._static, **options)
+
+    @property
+    def _static(self) -> Program | Audit:
+        """The value that a static text or picture shows.
+
+        It is the audit of a model if the program places only a few of its arrays.
+        """
+        now = self.session.now
+        if now.model is None or now.entry != DEVICE_PUT:
+            return now.program
+        opened = {array.name for array in now.arrays}
+        return now.program if now.model.names <= opened else self.session.audit
 
     def _text_(self) -> str:
         from shardviz.pictures import to_text
 
         now, results = self.session.now, self.planner.state
-        texts = [to_text(now.program)]
+        texts = [to_text(self._static)]
         if plan := results.plan_of(now.revision):
             report = results.report_of(now.revision, now.target)
             texts.append(to_text(Stages(now.program, plan, report)))
@@ -198,7 +213,7 @@ class Explorer(anywidget.AnyWidget):
     __str__ = _text_
 
     def __repr__(self) -> str:
-        return f"Explorer({self.session.program!r})"
+        return f"Explorer({self._static!r})"
 
     def save_html(self, path: str | Path) -> Path:
         """Writes the Explorer as one HTML file that needs neither kernel nor network.
@@ -225,7 +240,7 @@ class Explorer(anywidget.AnyWidget):
         traits: dict[str, object] = {"answer": self.answer}
         for panel in self._panels:
             traits.update(panel.saved())
-        return html_page.saved_page(traits, to_text(now.program))
+        return html_page.saved_page(traits, to_text(self._static))
 
     def compile(self) -> None:
         """Compiles the program in the background, like the Compile button."""
@@ -530,7 +545,7 @@ class Explorer(anywidget.AnyWidget):
         if isinstance(bundle, dict):
             # Some programs cannot be drawn.
             with contextlib.suppress(ShardvizError):
-                bundle = {**bundle, **self.session.program._repr_mimebundle_()}
+                bundle = {**bundle, **self._static._repr_mimebundle_()}
         if metadata:
             return bundle, *metadata
         return bundle
@@ -559,7 +574,7 @@ class Explorer(anywidget.AnyWidget):
         display({**live, "text/plain": ""}, raw=True)
         # Some programs cannot be drawn.
         with contextlib.suppress(ShardvizError):
-            forms = self.session.program._repr_mimebundle_()
+            forms = self._static._repr_mimebundle_()
             display(forms, metadata={"needs_background": "light"}, raw=True)
 
 

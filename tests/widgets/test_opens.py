@@ -163,6 +163,18 @@ def test_the_example_says_what_else_can_be_opened():
     assert "hints" not in sv.explore([W_IN], mesh=MESH).view
 
 
+def test_an_explorer_of_a_model_prints_all_its_arrays():
+    params = {name: jax.ShapeDtypeStruct((8, 8), "float32") for name in ("w", "b")}
+    explorer = sv.explore(params, mesh=MESH)
+    assert str(explorer) == sv.text(explorer) == sv.text(sv.audit(params, mesh=MESH))
+    assert "2 arrays" in repr(explorer)
+    assert sv.plot(explorer).axes
+    explorer.close()
+    alone = sv.explore(params["w"], mesh=MESH)
+    assert str(alone) == sv.text(alone.session.program)
+    alone.close()
+
+
 def test_an_explorer_prints_what_it_shows():
     program = sv.program(lambda w: w.sum(), W_IN, mesh=MESH, rules=RULES)
     explorer = sv.explore(program)
