@@ -157,9 +157,10 @@ class Search(tuple[Candidate, ...], Displayed):
         planned, compiled: number of combinations that were planned, and compiled.
         ended: why the search ended. `"all compiled"`: every combination was compiled,
             except combinations whose arguments and results alone do not fit;
-            `"no better"`: by their plans, no other combination is better; `"no room"`:
-            by their plans, no combination fits; `"budget"`: the number of compiles is
-            used up; `"seconds"`: the time limit is over; `"interrupted"`: Ctrl-C.
+            `"no better"`: by their plans, no other planned combination is better;
+            `"no room"`: by their plans, no planned combination fits; `"budget"`: the
+            number of compiles is used up; `"seconds"`: the time limit is over;
+            `"interrupted"`: Ctrl-C.
         plans: all planned points, least planned memory first.
         limit: the bytes available per device; None if unknown.
 

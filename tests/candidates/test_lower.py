@@ -89,6 +89,26 @@ def test_what_a_line_saves_is_split_over_a_free_axis():
     assert compiled.memory.temporaries < 0.7 * trials.before.memory.temporaries
 
 
+def test_a_weight_is_split_along_the_dimension_that_sends_least():
+    def mlp(up, down, x):
+        return jax.nn.relu(x @ up) @ down
+
+    shapes = [(512, 1024), (1024, 512), (64, 512)]
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+
+    def with_up(spec):
+        specs = (spec, jax.P("model"), jax.P("data"))
+        return sv.program(mlp, *arrays, mesh="data=4, model=2", in_specs=specs)
+
+    changes = lower_peak(Trials(with_up(jax.P()), "cpu:8"))
+    peak = peak_bytes(sv.compile(with_up(jax.P(None, "model")), target="cpu:8").memory)
+    alone = [c for c in changes if [str(e.spec) for e in c.edits] == ["P(None, 'model')"]]
+    assert [candidate.peak_bytes for candidate in alone] == [peak]
+    assert changes[0].peak_bytes <= peak < peak_bytes(changes[0].before.memory)
+    arguments = [edit.array for edit in changes[0].edits]
+    assert len(set(arguments)) == len(arguments) == 2, "both weights are split at last"
+
+
 def adam_step():
     optimizer = optax.adam(0.1)
 

@@ -44,6 +44,7 @@ COMPARED = {
     "more sent": lambda a, b: str(MovedElsewhere((), b, a)),
     "hardly less": lambda a, b: str(HardlyLess((), a, b)),
     "no less memory": lambda a, b: str(NoLessMemory((), b, a)),
+    "hardly less memory": lambda a, b: str(NoLessMemory((), a, b)),
     "a lock": lambda a, b: str(locked(b).diff(locked(a))).partition("Gained")[2],
     "by the plan": lambda a, b: planned_memory(Fit(2 * a, b, "TPU v5e"), a).replace("need 2", ""),
     "for one device": lambda a, b: str(TooBigForOneDevice(b, a)),

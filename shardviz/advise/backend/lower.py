@@ -27,6 +27,7 @@ from shardviz.advise.edits import (
     SplitArgument,
 )
 from shardviz.base.array_spec import ArraySpec
+from shardviz.base.collective import sent_in_all
 from shardviz.base.display import Fact
 from shardviz.compiled.report import peak_bytes
 from shardviz.compiled.too_large import memory_advice
@@ -37,8 +38,8 @@ from shardviz.programs.backend.bridge import jax_dtype
 from shardviz.programs.backend.trace import Output, donated_leaves
 
 _MOST_SPLITS = 4
-# The most arguments to split in one change.
-_MOST_ARGUMENTS = 6
+# The most arguments to split in one change, and to split one by one.
+_MOST_ARGUMENTS, _MOST_SINGLE = 6, 3
 # The most single changes to compile. Combinations are compiled in addition.
 _MOST_COMPILED = 8
 # The least reduction, as a fraction of the peak.
@@ -76,12 +77,12 @@ def lower_peak(trials: Trials) -> Changes:
             else:
                 lower.append(result)
         lower.sort(key=_rank)
-        # Combine the best change with changes of other kinds if that lowers the peak.
+        # Combine the best change with changes of other kinds or of other arguments, if
+        # that lowers the peak.
         combined += lower[:1]
         for candidate in lower:
             best = combined[-1]
-            codes = {edit.code for edit in best.edits}
-            if not codes.isdisjoint(edit.code for edit in candidate.edits):
+            if not _subjects(best.edits).isdisjoint(_subjects(candidate.edits)):
                 continue
             trials.enter(COMPILE)
             trial = trials.plan([*best.edits, *candidate.edits])
@@ -101,7 +102,7 @@ def lower_peak(trials: Trials) -> Changes:
 def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
     """Returns the trials to compile: the best of each kind, then each second best.
 
-    Among these, trials with the least planned memory come first.
+    Among these, trials with the least planned memory and traffic come first.
 
     Args:
         trials: runs the trials.
@@ -112,20 +113,22 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
     before = _planned_bytes(trials.plan_of(trials.program))
     least_gain = _LEAST_GAIN * (peak_bytes(trials.before.without_error.memory) or 0)
     planned: list[tuple[int, Trial]] = []
-    programs: set[tuple[str, int]] = set()
+    policies: set[int] = set()
     for edits in edits_to_try(trials):
         trials.enter(f"plan {len(planned) + 1}")
         trial = trials.plan(edits)
         if isinstance(trial, Refusal):
             refused.append(trial)
             continue
-        needed, code = _planned_bytes(trial.plan), edits[0].code
+        needed = _planned_bytes(trial.plan)
         if before - needed < least_gain:
             refused.append(NoLessPlanned(tuple(edits)))
         # Policies that save the same values give the same program.
-        elif (code, needed) not in programs:
-            programs.add((code, needed))
-            planned.append((needed, trial))
+        elif not isinstance(edits[0], Rematerialise) or needed not in policies:
+            if isinstance(edits[0], Rematerialise):
+                policies.add(needed)
+            # What a device receives needs memory, too.
+            planned.append((needed + sent_in_all(trial.plan.collectives), trial))
     planned.sort(key=lambda row: row[0])
     turns: Counter[str] = Counter()
     in_turns: list[tuple[int, Trial]] = []
@@ -135,6 +138,15 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
         in_turns.append((turns[code], trial))
     in_turns.sort(key=lambda row: row[0])
     return [trial for _, trial in in_turns]
+
+
+def _subjects(edits: Sequence[Edit]) -> set[object]:
+    """Returns each edit's kind; for a split of an argument, its kind and the array."""
+    subjects = set[object]()
+    for edit in edits:
+        array = edit.array if isinstance(edit, SplitArgument) else ""
+        subjects.add((edit.code, array))
+    return subjects
 
 
 def _planned_bytes(plan: Plan) -> int:
@@ -175,7 +187,10 @@ def edits_to_try(trials: Trials) -> Iterator[Sequence[Edit]]:
 
 
 def _split_arguments(trials: Trials) -> Iterator[list[SplitArgument]]:
-    """Yields, for each mesh axis, edits that split the largest arguments over it."""
+    """Yields edits that split the largest arguments over one more mesh axis.
+
+    First all of them over the same axis, then each alone, along each dimension.
+    """
     program = trials.program
     requests = [row for row in program.requests if row.bytes_per_device]
     requests.sort(key=lambda row: row.bytes_per_device or 0, reverse=True)
@@ -190,6 +205,13 @@ def _split_arguments(trials: Trials) -> Iterator[list[SplitArgument]]:
                 edits.append(SplitArgument(row.array.name, variant, spec))
         if edits:
             yield edits
+    for row in requests[:_MOST_SINGLE]:
+        for axis, size in program.mesh.shape.items():
+            spec = row.spec
+            if size > 1 and spec is not None and axis not in spec.axes:
+                shape = row.array.shape
+                for variant in proposals.variants(shape, spec, [axis], program.mesh):
+                    yield [SplitArgument(row.array.name, variant, spec)]
 
 
 def donations_and_remats(trials: Trials) -> Iterator[Donate | Rematerialise]:

@@ -159,6 +159,8 @@ def _more_time(fact: MoreTime) -> str:
 
 def _no_less_memory(fact: NoLessMemory) -> str:
     after, before = told_apart([fact.needed or 0, fact.needed_before or 0])
+    if (fact.needed or 0) < (fact.needed_before or 0):
+        return f"the program then needs {after} per device, hardly less than the {before} before"
     return f"the program then needs {after} per device, instead of {before}"
 
 

@@ -13,10 +13,10 @@ INTERRUPT = "{} ends the search and keeps its results"
 TIME, MEMORY = "least time", "memory per device"
 _ENDED = {
     "all compiled": "Every candidate that could fit was compiled.",
-    "no better": "According to their plans, the other candidates are no better; plans are"
-    " estimates.",
-    "no room": "According to their plans, the other candidates need even more memory; plans are"
-    " estimates.",
+    "no better": "According to their plans, the other planned candidates are no better;"
+    " plans are estimates.",
+    "no room": "According to their plans, the other planned candidates need even more"
+    " memory; plans are estimates.",
     "budget": "The compile budget is used up; other candidates may be better.",
     "seconds": "The time limit was reached; other candidates may be better.",
     "interrupted": "The search was interrupted; other candidates may be better.",
