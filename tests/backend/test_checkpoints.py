@@ -276,6 +276,16 @@ def test_wrong_arguments_are_one_sentence(folder, name):
     assert words in str(info.value)
 
 
+def test_rules_without_a_tree_are_refused_and_patterns_decide(folder):
+    for rules in ({"a": "tensor"}, [("embed", "data")]):
+        with pytest.raises(sv.ShardvizError, match="a checkpoint keeps no logical names"):
+            sv.restore(folder / "zarr", mesh="data=2", rules=rules)
+    patterns = [(".*", P())]
+    expected = sv.restore(folder / "zarr", patterns, "data=2")
+    result = sv.restore(folder / "zarr", mesh="data=2", rules=patterns)
+    assert [row.spec for row in result.rows] == [row.spec for row in expected.rows]
+
+
 def test_without_the_file_of_shardings_specs_are_needed(folder, tmp_path):
     shutil.copytree(folder / "zarr", tmp_path / "copy")
     (tmp_path / "copy" / "_sharding").unlink()

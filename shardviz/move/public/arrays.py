@@ -189,7 +189,8 @@ def restore(
             in `sv.audit`. By default, the saved layout.
         mesh: the mesh to restore on, with `processes=` if there are several processes.
             By default, the mesh of the shardings, or the mesh in the checkpoint.
-        rules: axis rules, for a tree with logical names.
+        rules: axis rules, for a tree with logical names; without `specs`, a table of
+            paths.
         dialect: the library whose semantics the rules follow; by default the one that
             `sv.rules` got, otherwise `"linen"`.
         step: the step of a CheckpointManager, by default the last one.

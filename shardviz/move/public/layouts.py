@@ -325,9 +325,13 @@ def restored_layouts(
     dialect: DialectLike | None,
 ) -> Wanted:
     """Returns the layouts to restore, from any form of `specs` in `sv.restore`."""
-    grid, reader = optional(as_mesh, mesh), dialect_of(specs, dialect)
+    grid = optional(as_mesh, mesh)
     if specs is None:
-        return _as_saved(checkpoint, grid)
+        # Without a tree, only a table of paths can decide anything.
+        specs = read_rules(rules or (), optional(Dialect.of, dialect))
+        if not len(specs):
+            return _as_saved(checkpoint, grid)
+    reader = dialect_of(specs, dialect)
     if by_path := _sources_by_path(specs, specs_as_text=False):
         return _by_sources(checkpoint, by_path, grid)
     table: Rules | PathRules | RulesLike = rules
@@ -339,9 +343,9 @@ def restored_layouts(
             table = read_rules(specs, None if isinstance(specs, str) else reader)
         if isinstance(table, Rules):
             raise LayoutError(
-                "A checkpoint keeps no logical names for rules to decide on. Give the tree"
-                " that it is restored into, and the table as rules=; or a table of paths,"
-                " such as [('.*kernel', P(None, 'model'))]."
+                "No rule fires, because a checkpoint keeps no logical names. Also give the"
+                " tree that it is restored into, as specs=, with the table as rules=; or"
+                " give a table of paths, such as [('.*kernel', P(None, 'model'))]."
             )
         assert isinstance(table, PathRules)
         grid = _first_mesh(grid, table.mesh)
