@@ -64,10 +64,10 @@ class Reshard(Displayed, Fact):
     Created by `shardviz.reshard`.
 
     Attributes:
-        rows: one row per array that can be moved, most bytes moved first.
-        left_behind: path -> reason, for arrays that cannot be moved because a layout is
-            unknown or does not fit the array. All other attributes exclude these
-            arrays.
+        rows: one row per counted array, most bytes moved first.
+        left_behind: path -> reason, for arrays that are not counted because a layout
+            is unknown, does not fit the array, or is not in the devices' default
+            memory. All other attributes exclude these arrays.
         device_ids: int64 [devices]: the ids of all old and new devices, ascending.
         hosts: int64 [devices]: the process of each device.
         sends: int64 [pairs, 3]: sender and receiver (as positions in `device_ids`), and

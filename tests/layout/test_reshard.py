@@ -321,6 +321,19 @@ def test_what_cannot_be_moved_is_left_behind_with_the_reason(name):
     assert path not in [row.path for row in found.rows]
 
 
+@pytest.mark.parametrize("side", ["from_", "to", "arrays"])
+def test_arrays_in_the_memory_of_the_host_are_not_counted(side):
+    mesh = jax_mesh("x", 2)
+    device = NamedSharding(mesh, P("x"))
+    host = NamedSharding(mesh, P("x"), memory_kind="pinned_host")
+    tree = {"w": jax.ShapeDtypeStruct((8,), "float32", sharding=host)}
+    sides = {"from_": (host, device), "to": (device, host), "arrays": (None, device)}
+    result = sv.reshard(tree, *sides[side])
+    assert "'pinned_host'" in result.left_behind["w"]
+    text = sv.text(result)
+    assert text.startswith("No array is counted.\n1 array is not counted above:")
+
+
 def test_hosts_of_two_meshes_agree_or_are_refused():
     two = make_mesh("x=4", processes=2)
     other = make_mesh("x=4", device_ids=[4, 5, 6, 7])

@@ -112,7 +112,7 @@ def reshard(
 
     Returns:
         A Reshard, with `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and
-        more. `.left_behind` lists the arrays that cannot be moved, each with the reason.
+        more. `.left_behind` lists the arrays that are not counted, each with the reason.
 
     Raises:
         ShardvizError: if `tree`, `from_` or `to` cannot be read, or a device is not

@@ -23,6 +23,7 @@ from shardviz.axis_rules.audit import Audit, audit
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.axis_rules.libraries import (
     attribute,
+    foreign_memory,
     is_partition_spec,
     mesh_of,
     model_arrays,
@@ -209,13 +210,17 @@ def _laid_out(
         spec = source
     elif source is not None and (named := named_sharding(source)) is not None:
         spec, foreign = named
-        if (kind := attribute(source, "memory_kind")) not in (None, "device"):
-            raise LayoutError(
-                f"That sharding is of the memory kind {shown(kind)}: only devices are"
-                " counted."
-            )
     elif source is not None:
         layout = bridge().sharding_layout(array.shape, array.dtype, source)
+    if isinstance(source, (TreeLeaf, Request)):
+        memory = source.array.memory_kind
+    else:
+        memory = foreign_memory(source)
+    if memory is not None:
+        raise LayoutError(
+            f"Its memory kind is {shown(memory)}, and only copies between the devices'"
+            " default memories are counted."
+        )
     if shape != array.shape:
         raise LayoutError(
             f"It is {list(array.shape)}, but its sharding is for {list(shape)}."

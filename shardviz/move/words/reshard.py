@@ -39,6 +39,8 @@ def not_sent(arrays: int) -> str:
 
 def title(reshard: Reshard) -> str:
     """Formats the title: `2 arrays from x=8 to x=4: 24 KiB sent`."""
+    if not reshard.rows:
+        return "No array is counted"
     before = _meshes([row.before.mesh for row in reshard.rows])
     after = _meshes([row.after.mesh for row in reshard.rows])
     sent = "nothing is sent"
@@ -49,8 +51,6 @@ def title(reshard: Reshard) -> str:
 
 def _meshes(meshes: Sequence[MeshSpec]) -> str:
     """Formats a mesh as text; for several meshes, their number of devices."""
-    if not meshes:
-        return "nowhere"
     # Usually all arrays of a model share one mesh object.
     distinct = list({id(mesh): mesh for mesh in meshes}.values())
     if len(set(map(str, distinct))) == 1:
@@ -147,7 +147,7 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
 
 
 def left_behind(reshard: Reshard) -> list[str]:
-    """Lists the reasons why arrays cannot be moved, one per line."""
+    """Lists the reasons why arrays are not counted, one per line."""
     reasons: dict[str, list[str]] = {}
     for path, reason in reshard.left_behind.items():
         reasons.setdefault(str(reason), []).append(path)
@@ -155,7 +155,7 @@ def left_behind(reshard: Reshard) -> list[str]:
         return []
     count = plural(len(reshard.left_behind), "array")
     verb = by_count(len(reshard.left_behind), "is", "are")
-    lines = [f"{count} cannot be moved and {verb} not counted above:"]
+    lines = [f"{count} {verb} not counted above:"]
     for reason, paths in list(reasons.items())[:MOST_REASONS]:
         names = [layer_rows.name for layer_rows in fold(paths, str)]
         lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
