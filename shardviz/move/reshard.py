@@ -83,6 +83,7 @@ class Reshard(Displayed, Fact):
         rate_source: the source of the link rates; `""` without a topology.
         assumed_hosts: ids of devices that no mesh assigns to a process, ascending.
             These devices count as devices of host 0.
+        unused_before, unused_after: paths in `from_` and `to` that match no array.
 
     >>> import shardviz as sv
     >>> from shardviz.move.reshard import reshard_layouts
@@ -107,6 +108,8 @@ class Reshard(Displayed, Fact):
     link_seconds: Mapping[str, float | None] = field(default_factory=dict)
     rate_source: str = ""
     assumed_hosts: tuple[int, ...] = ()
+    unused_before: tuple[str, ...] = ()
+    unused_after: tuple[str, ...] = ()
 
     @cached_property
     def moves(self) -> np.ndarray:

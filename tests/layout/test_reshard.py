@@ -321,6 +321,18 @@ def test_what_cannot_be_moved_is_left_behind_with_the_reason(name):
     assert path not in [row.path for row in found.rows]
 
 
+def test_a_tree_of_specs_names_the_arrays_that_it_lacks_and_its_unused_entries():
+    tree = {n: jax.ShapeDtypeStruct((8,), "float32") for n in ("w", "b")}
+    result = sv.reshard(tree, (MESH, "data"), (MESH, {"w": "data", "bias": "", "c": ""}))
+    assert result.left_behind == {"b": "to= has no entry for it."}
+    assert (result.unused_before, result.unused_after) == ((), ("bias", "c"))
+    assert "No array matches 'bias' and 'c' in to=." in sv.text(result)
+    assert sv.reshard(tree, (MESH, {"c": ""}), MESH).unused_before == ("c",)
+    # The audit of a larger tree is a valid side.
+    larger = sv.audit({**tree, "c": ((8,), "mlp")}, RULES, MESH)
+    assert sv.reshard(tree, larger, (MESH, "data")).unused_before == ()
+
+
 @pytest.mark.parametrize("side", ["from_", "to", "arrays"])
 def test_arrays_in_the_memory_of_the_host_are_not_counted(side):
     mesh = jax_mesh("x", 2)

@@ -136,13 +136,15 @@ def reshard(
     if not isinstance(tree, ArrayTree):
         read = read_tree(tree, children=children_of)
     # `before` and `after` both follow the order of `read.leaves`.
-    before = layouts_on(read, from_, dialect, "from_")
-    after = layouts_on(read, to, dialect, "to")
+    before, unused_before = layouts_on(read, from_, dialect, "from_")
+    after, unused_after = layouts_on(read, to, dialect, "to")
     arrays = [leaf.array for leaf in read.leaves]
     # Without a topology, the links are unknown, and the hosts come from the meshes.
     if topology is None:
-        return reshard_layouts(arrays, before, after)
-    return _reshard_over_links(arrays, before, after, as_topology(topology))
+        moved = reshard_layouts(arrays, before, after)
+    else:
+        moved = _reshard_over_links(arrays, before, after, as_topology(topology))
+    return replace(moved, unused_before=unused_before, unused_after=unused_after)
 
 
 def _reshard_over_links(

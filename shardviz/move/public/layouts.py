@@ -53,6 +53,7 @@ from shardviz.move.restore import (
     SavedCheckpoint,
     Wanted,
 )
+from shardviz.move.words.reshard import no_entry
 
 LayoutSource: TypeAlias = TreeLeaf | Layout | Request | Spec | HasShardShape
 """Anything that defines the layout of one array; jax's shardings among them."""
@@ -60,8 +61,10 @@ LayoutSource: TypeAlias = TreeLeaf | Layout | Request | Spec | HasShardShape
 
 def layouts_on(
     tree: ArrayTree, side: PyTree, dialect: DialectLike | None, argument: str
-) -> list[Layout | str]:
+) -> tuple[list[Layout | str], tuple[str, ...]]:
     """Returns each array's layout before or after a reshard, or why it has none.
+
+    Also returns the paths in `side` that match no array.
 
     Args:
         tree: the arrays.
@@ -74,7 +77,8 @@ def layouts_on(
         reader = dialect_of(rules_or_specs, dialect)
         table = read_rules(rules_or_specs or (), reader)
         rows = _by_rules(tree, mesh, table, reader, argument)
-        return [_layout_or_reason(row.array, row, None, {}) for row in rows]
+        return [_layout_or_reason(row.array, row, None, {}) for row in rows], ()
+    unused: tuple[str, ...] = ()
     if side is None:
         sources: list[LayoutSource | None] = list(tree.kinds)
     else:
@@ -90,12 +94,20 @@ def layouts_on(
                 f" {argument}=(mesh, specs)."
             )
         # A spec for a container applies to every array in it.
-        sources = [by_path.get(_nearest_path(path, by_path)) for path in tree.paths]
+        entries = [_nearest_path(path, by_path) for path in tree.paths]
+        sources = [by_path.get(path) for path in entries]
+        # An Audit can be that of a larger tree.
+        if not isinstance(side, Audit):
+            used = set(entries)
+            unused = tuple(path for path in by_path if path not in used)
     meshes: dict[int, MeshSpec | None] = {}
     layouts = []
     for leaf, source in zip(tree.kinds, sources, strict=True):
-        layouts.append(_layout_or_reason(leaf.array, source, mesh, meshes))
-    return layouts
+        if source is None:
+            layouts.append(no_entry(argument))
+        else:
+            layouts.append(_layout_or_reason(leaf.array, source, mesh, meshes))
+    return layouts, unused
 
 
 def _layout_or_reason(

@@ -13,6 +13,7 @@ from shardviz.base.format import (
     fold,
     ids_text,
     joined,
+    listed,
     plural,
     seconds_text,
     told_apart,
@@ -147,12 +148,20 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
 
 
 def left_behind(reshard: Reshard) -> list[str]:
-    """Lists the reasons why arrays are not counted, one per line."""
+    """Lists why arrays are not counted, and the entries that match no array."""
+    sides = {"from_=": reshard.unused_before, "to=": reshard.unused_after}
+    unused = []
+    for side, paths in sides.items():
+        if paths:
+            names = listed(
+                [layer_paths.name for layer_paths in fold(paths, str)], limit=SHOWN
+            )
+            unused.append(f"No array matches {names} in {side}.")
     reasons: dict[str, list[str]] = {}
     for path, reason in reshard.left_behind.items():
         reasons.setdefault(str(reason), []).append(path)
     if not reasons:
-        return []
+        return unused
     count = plural(len(reshard.left_behind), "array")
     verb = by_count(len(reshard.left_behind), "is", "are")
     lines = [f"{count} {verb} not counted above:"]
@@ -161,7 +170,12 @@ def left_behind(reshard: Reshard) -> list[str]:
         lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
     if len(reasons) > MOST_REASONS:
         lines.append(f"  … and {len(reasons) - MOST_REASONS:,} more")
-    return lines
+    return [*lines, *unused]
+
+
+def no_entry(argument: str) -> str:
+    """Explains why an array has no layout: a tree of specs or shardings lacks it."""
+    return f"{argument}= has no entry for it."
 
 
 def short(reshard: Reshard) -> str:
