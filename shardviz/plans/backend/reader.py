@@ -261,10 +261,9 @@ class PlanReader(PlanBuilder):
         for number in range(len(operands)):
             name = f"in_specs[{number}] of {base}"
             self.origin(f"{key}_input: {number}", "manual", name, source, over)
-        asked = op.attributes.get(OPEN, op.attributes[OUT_SHARDINGS])
-        shardings = sdy.TensorShardingPerValueAttr(asked).shardings
+        asked = sdy.TensorShardingPerValueAttr(_before_closing(op, OUT_SHARDINGS))
         for number, value in enumerate(values):
-            value.op = value.op.changed(open_dims=open_dims(shardings[number]))
+            value.op = value.op.changed(open_dims=open_dims(asked.shardings[number]))
             name = f"out_specs[{number}] of {base}"
             for origin in (f"{key}_output: {number}", f"{value.op.name}: self"):
                 self.origin(origin, "manual", name, source, over)
@@ -316,9 +315,7 @@ class PlanReader(PlanBuilder):
         fields: dict[str, Any] = {
             "opcode": opcode,
             "factors": self.attributes.rule(op),
-            "open_dims": open_dims(
-                op.attributes.get(OPEN, op.attributes[ASKED_SHARDING])
-            ),
+            "open_dims": open_dims(_before_closing(op, ASKED_SHARDING)),
         }
         (value,) = self.add(op, read, specs, operands, **fields)
         self._keep_written(op, value.op.name)
@@ -441,6 +438,11 @@ def argument_names(module: Any, attributes: AttributeCache) -> list[str]:
     main = functions_of(module.operation)["main"]
     arguments = main.regions[0].blocks[0].arguments
     return [attributes.location(value).op for value in arguments]
+
+
+def _before_closing(op: ir.Operation, name: str) -> Any:
+    """A sharding attribute as it was before Shardy closed its dimensions."""
+    return op.attributes[OPEN if OPEN in op.attributes else name]
 
 
 def _is_result_of(value: str, constraint: str) -> bool:
