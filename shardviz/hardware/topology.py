@@ -99,8 +99,8 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
         shape = (*shape, 1)
     if len(shape) != chip.axes:
         raise TargetError(
-            f"A slice of {chip.title} has {chip.axes} axes; got {_times(typed_shape)}."
-            f" Write it as {name}:{_times((4,) * chip.axes)}."
+            f"A slice of {chip.title} has {chip.axes} dimensions; got"
+            f" {_times(typed_shape)}. Write {name}:{_times((4,) * chip.axes)}, for example."
         )
     if math.prod(shape) > 1 and (shape[0] % 2 or shape[1] % 2):
         even = (shape[0] + shape[0] % 2, shape[1] + shape[1] % 2, *shape[2:])

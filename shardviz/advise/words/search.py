@@ -34,12 +34,13 @@ def candidate(fact: Candidate) -> str:
 
 def search(fact: Search) -> str:
     """Describes the best candidate, and how much of the space was tried."""
-    best = "Nothing was compiled."
-    if fact.compiled:
-        best = (
-            "No compiled candidate fits. With over=('remat', 'donate') the search also"
-            " varies which values loops save and which arguments are donated."
-        )
+    if not fact.compiled:
+        planned_count = f"{plural(fact.planned, 'candidate')} planned, none compiled."
+        return f"{planned_count} {_ENDED[fact.ended]}"
+    best = (
+        "No compiled candidate fits. With over=('remat', 'donate') the search also"
+        " varies which values loops save and which arguments are donated."
+    )
     if fact.best is not None:
         best = f"Best of {plural(fact.points, 'candidate')}: {candidate(fact.best)}"
     counts = f"{fact.planned:,} planned, {fact.compiled:,} compiled."

@@ -298,9 +298,9 @@ SENTENCES = {
         "The program is for one device, so there is nothing to partition."
     ),
     CompiledByJax: _sentence(
-        "jax compiled this program itself. The collectives right after XLA's partitioner"
-        " and the memory over time are read from a dump that only sv.compile(fn, *args)"
-        " requests."
+        "jax compiled this program without a dump of XLA, so the collectives right after"
+        " the partitioner and the memory over time are unknown. sv.compile(fn, *args)"
+        " compiles with a dump."
     ),
     NotCompiled: _sentence(
         "This program is lowered but not compiled, so only its requested and propagated"
