@@ -431,7 +431,7 @@ def path_requests(
         if dialect.raises and match.problem and array.spec is None:
             raise RuleError(f"{shown(path)}: {match.problem}")
         spec = array.spec or match.spec
-        key = (array.shape, array.dtype, spec)
+        key = (array.shape, array.dtype, spec, array.memory_kind)
         if key not in layouts:
             layouts[key] = _lay_out(array, spec, mesh)
         layout, problem = layouts[key]
@@ -458,6 +458,9 @@ def _lay_out(
     if spec is None:
         return None, None
     try:
-        return lay_out_parsed(array.shape, spec, mesh, array.dtype), None
+        layout = lay_out_parsed(array.shape, spec, mesh, array.dtype)
     except ShardvizError as error:
         return None, str(error)
+    if array.memory_kind is not None:
+        layout = replace(layout, memory_kind=array.memory_kind)
+    return layout, None

@@ -162,7 +162,7 @@ class Layout(Displayed):
     """Which shard of an array each device holds; returned by `shardviz.layout`.
 
     Layouts are equal if their shape, dtype, partial results and every device's block
-    are equal; mesh axes, names and rules may differ.
+    are equal; mesh axes, names, rules and memory kinds may differ.
 
     Attributes:
         shape: the global shape, in elements.
@@ -173,6 +173,8 @@ class Layout(Displayed):
         shard_shape: the shape of every device's block.
         request: the Request with the array's name and its rules; None for the layout of
             a bare shape or a live array.
+        memory_kind: jax's name for the memory that holds the array (`"pinned_host"`);
+            None for the devices' default memory.
 
     >>> import shardviz as sv
     >>> layout = sv.layout((8, 4), sv.Spec.parse("data, model"), sv.MeshSpec(("data", "model"), (4, 2)))
@@ -199,6 +201,7 @@ class Layout(Displayed):
     # shape; None if all numbers are 0.
     _given_blocks: tuple[np.ndarray | None, ...] | None = None
     request: Any = field(default=None, compare=False, repr=False)
+    memory_kind: str | None = field(default=None, compare=False)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):

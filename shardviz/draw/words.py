@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardviz.base.format import bytes_text, joined, plural
+from shardviz.base.format import bytes_text, clause, joined, plural
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 
@@ -208,6 +208,7 @@ def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
     spec = str(layout.spec or "a sharding without a spec")
     blocks = f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)}"
     size = f"{bytes_text(layout.bytes_per_device)} per device"
+    size += clause(" in {}", layout.memory_kind)
     replicas = plural(layout.replicas, "replica")
     return f"{array} as {spec} on {layout.mesh}", f"{blocks}, {size}, {replicas}"
 

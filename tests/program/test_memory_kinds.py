@@ -104,6 +104,18 @@ def test_a_result_in_another_memory_than_its_spec_is_refused_and_the_spec_of_tha
     assert run(program(put, on(ABSTRACT, None), out_specs=host), target="cpu:8").ok
 
 
+def test_texts_name_the_memory_of_the_host():
+    described = on(ABSTRACT, HOST)
+    layout = sv.layout(described)
+    row = sv.audit({"x": described}, mesh=MESH).rows[0]
+    for value in (described, layout, row, sv.layout((256, 256), described.sharding)):
+        assert "64 KiB per device in pinned_host," in sv.text(value)
+    assert to_jax(layout).memory_kind == HOST
+    assert "pinned_host" not in sv.text(on(ABSTRACT, "device"))
+    assert "· in pinned_host\n" in sv.text(plan_program(program(fetched, described)))
+    assert "pinned_host" not in sv.text(plan_program(program(fetched, on(ABSTRACT, "device"))))
+
+
 LIVE = jax.device_put(np.ones((256, 256), np.float32), NamedSharding(CONCRETE, P("a")))
 
 

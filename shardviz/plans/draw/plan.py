@@ -118,6 +118,8 @@ class ValueRow:
             marks.append("backward")
         if not op.covered:
             marks.append("not covered")
+        if op.memory_kind not in ("", "device"):
+            marks.append(f"in {op.memory_kind}")
         return ", ".join(marks)
 
     @property

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -176,10 +177,11 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     >>> sharding_layout((8, 4), "int8", NamedSharding(mesh, PartitionSpec("data"))).shard_shape
     (2, 4)
     """
+    memory = libraries.foreign_memory(sharding)
     if isinstance(sharding, NamedSharding):
-        return lay_out(
-            shape, libraries.spec_of(sharding.spec), adopt_mesh(sharding.mesh), dtype
-        )
+        spec = libraries.spec_of(sharding.spec)
+        layout = lay_out(shape, spec, adopt_mesh(sharding.mesh), dtype)
+        return layout if memory is None else replace(layout, memory_kind=memory)
     try:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
@@ -192,7 +194,8 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     mesh = make_mesh(
         {"device": len(indices)}, device_ids=list(indices), processes=processes
     )
-    return layout_from_indices(shape, dtype, indices, mesh)
+    layout = layout_from_indices(shape, dtype, indices, mesh)
+    return replace(layout, memory_kind=memory)
 
 
 def to_jax(value: Any) -> Any:
@@ -330,7 +333,8 @@ def _layout_to_jax(layout: Layout) -> NamedSharding:
             "This layout was made of shard indices and has no PartitionSpec, so it has no"
             " NamedSharding. Lay the array out with a spec."
         )
-    return NamedSharding(_mesh_to_jax(layout.mesh), layout.spec.to_jax())
+    mesh, spec = _mesh_to_jax(layout.mesh), layout.spec.to_jax()
+    return NamedSharding(mesh, spec, memory_kind=layout.memory_kind)
 
 
 def _request_to_jax(request: Request) -> jax.ShapeDtypeStruct:
