@@ -425,7 +425,7 @@ class NoNames(NoRemedy):
 
 @dataclass(frozen=True)
 class NoLayout(NoRemedy):
-    """The requested spec is invalid on the mesh, because of `error`."""
+    """The array cannot be laid out as requested, because of `error`."""
 
     code = "no layout"
     error: str

@@ -313,7 +313,8 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             unsplit = self._best(UnsplitWish(leaf.path, wish.dim))[:1]
             remedies = [*remedies[: max(1, limit - 1)], *unsplit][:limit]
         if not remedies:
-            why = self._too_small(wish) or self._broken or NoEdit(wish)
+            why = self._too_small(wish) or self._broken or self._indivisible(wish)
+            why = why or NoEdit(wish)
             return Remedies((), wish, why)
         return Remedies(tuple(remedies), wish)
 
@@ -526,7 +527,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
                 size = layout.bytes_per_device
             return AlreadySplit(wish, spec, size)
         if isinstance(wish, SpecWish):
-            error = self.layout(None, leaf.dtype, wish.spec)
+            error = self.layout(leaf.shape, leaf.dtype, wish.spec)
             return NoLayout(wish, error) if isinstance(error, str) else None
         if isinstance(wish, BytesWish):
             unknown = self.mesh is None or leaf.shape is None
@@ -541,6 +542,19 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         if least <= wish.limit:
             return None
         return TooSmall(wish, least)
+
+    def _indivisible(self, wish: Wish) -> NoRemedy | None:
+        """Returns the reason if no mesh axis divides the dimension; else None."""
+        if not isinstance(wish, SplitWish) or wish.dim is None:
+            return None
+        error = ""
+        for axis in self.axes:
+            spec = Spec(((),) * wish.dim + ((axis,),))
+            layout = self.layout(self.leaf.shape, self.leaf.dtype, spec)
+            if not isinstance(layout, str):
+                return None
+            error = layout
+        return NoLayout(wish, error)
 
     def splits(self) -> list[tuple[int, Spec]]:
         """Returns (bytes, spec) of every possible shard shape."""

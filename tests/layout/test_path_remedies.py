@@ -187,7 +187,8 @@ def first(found) -> tuple:
         ("head", (7, 7), "split", ("no edit",)),
         ("head", (1, 1), "split", ("no edit",)),
         ("head", (8, 8), "1 B", ("too small",)),
-        ("head", (7, 8), "P('data')", ("no edit",)),
+        ("head", (7, 8), "P('data')", ("no layout",)),
+        ("head", (7, 8), "split 0", ("no layout",)),
         ("scale", (8,), "P()", ("split already",)),
     ],
 )  # fmt: skip

@@ -364,6 +364,8 @@ def first(names, shape, want, mesh=MESH, dialect="linen") -> tuple:
         ("mlp", (7,), "P()", (RetargetLine, 0, "None")),
         ("_ mlp", (8, 8), "P('data', 'model')", ("no edit",)),
         ("mlp batch", (8, 8), "P('model', 'tensor')", ("no layout",)),
+        ("mlp batch", (7, 8), "P('data', 'model')", ("no layout",)),
+        ("_ batch", (7, 8), "split 0", ("no layout",)),
         ("mlp batch", (8, 8), "1 B", ("too small",)),
         ("mlp batch", (8, 8), "split mlp", ("split already",)),
         ("mlp", None, "1 KiB", ("bytes unknown",)),
@@ -373,6 +375,12 @@ def first(names, shape, want, mesh=MESH, dialect="linen") -> tuple:
 )  # fmt: skip
 def test_the_first_remedy(names, shape, want, action):
     assert first(names, shape, want) == action
+
+
+def test_sizes_that_no_axis_divides_are_named():
+    for want in ("P('data')", "split 0"):
+        reason = sv.remedies(sv.resolve("_ batch", WORDS, mesh=MESH, shape=(7, 8)), want).reason
+        assert "7 is not divisible by" in reason
 
 
 def test_an_array_that_fails_may_be_left_unsplit():
