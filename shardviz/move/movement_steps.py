@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardviz.base.collective_kind import KINDS, Route
+from shardviz.base.collective_kind import KIND_OF_PRIMITIVE, KINDS, Route
 from shardviz.base.display import Fact
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import listed, shown, suggestion
+from shardviz.base.format import shown, suggestion
 from shardviz.hardware.topology import Topology
 
 MOST_DEVICES = 1 << 16
@@ -179,9 +179,14 @@ def check_kind(kind: Any) -> None:
             " has no steps here."
         )
     if kind not in kinds:
+        primitive = KIND_OF_PRIMITIVE.get(kind)
+        if primitive is not None and primitive.name in kinds:
+            raise ProgramError(
+                f"{shown(kind)} is a function of jax. Give the kind of collective that"
+                f" it compiles to: {shown(primitive.name)}."
+            )
         raise ProgramError(
-            f"No steps are known for {shown(kind)}; they are for {listed(kinds)}."
-            f"{suggestion(kind, kinds)}"
+            f"No steps are known for {shown(kind)}.{suggestion(kind, kinds)}"
         )
 
 

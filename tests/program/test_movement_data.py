@@ -142,3 +142,21 @@ WRONG = {
 def test_what_has_no_steps_is_refused(case):
     with pytest.raises(ShardvizError):
         WRONG[case]()
+
+
+HINTS = {
+    "a function of jax": ("psum", "it compiles to: 'all-reduce'."),
+    "a spelling": ("allreduce", "No steps are known for 'allreduce'. Did you mean 'all-reduce'?"),
+    "another word": ("xyz", "No steps are known for 'xyz'. Known: 'all-gather', 'all-reduce'"),
+    "a kind without steps": ("pbroadcast", "No steps are known for 'pbroadcast'."),
+    "an unhashable value": ([1], "or a kind such as 'all-gather'; got [1]"),
+    "another object": (3, "For a compiled program, give sv.report(compiled)."),
+}
+
+
+@pytest.mark.parametrize("case", HINTS)
+def test_a_wrong_source_gets_a_hint(case):
+    source, words = HINTS[case]
+    with pytest.raises(ShardvizError) as caught:
+        sv.movement(source)
+    assert words in str(caught.value)

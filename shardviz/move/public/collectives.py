@@ -80,6 +80,12 @@ def movement(
                 slice_or_cluster = Topology.parse(source.roofline.where)
     elif isinstance(source, Collective):
         shown_collective = source
+    elif not isinstance(source, str):
+        raise ProgramError(
+            "sv.movement shows a collective of a Report, Plan or Stages, a Collective,"
+            f" or a kind such as 'all-gather'; got {shown(source)}. For a compiled"
+            " program, give sv.report(compiled)."
+        )
     else:
         return _movement_of_kind(
             source,
