@@ -163,6 +163,14 @@ REFUSED = {
         lambda: sv.program(lambda x: x, x(), mesh="data=2", tules=3),
         "sv.program takes no tules=, and neither does the function. Did you mean 'rules'?",
     ),
+    "a keyword of another function": (
+        lambda: sv.plan(lambda x: x, x(), mesh="data=2", target="v5e-2"),
+        "sv.program takes no target=, and neither does the function. sv.compile takes target=.",
+    ),
+    "a spec for several arrays that one of them cannot have": (
+        lambda: sv.plan(lambda p: p, {"w": x()}, mesh="data=2", in_specs=jax.P(None, None, "data")),
+        "p.w: The spec P(None, None, 'data') has 3 entries, but the array has ",
+    ),
     "a number that is too large": (
         lambda: sv.program(lambda x, n: x, x(), 2**40, mesh="data=2"),
         "n is 1099511627776, which does not fit into jax's integers of 32 bits.",

@@ -31,7 +31,7 @@ from shardviz.axis_rules.optimizer_state import optimizer_leaves
 from shardviz.axis_rules.requests import on_mesh
 from shardviz.axis_rules.rules import Rules
 from shardviz.base.array_spec import ArraySpec, dtype_name, format_names
-from shardviz.base.errors import ProgramError
+from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import joined, shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import MAX_NAME
@@ -392,7 +392,10 @@ def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
     spec = as_spec(leaf)
     if spec is None or array.spec is not None:
         return array
-    return array.replace(spec=spec, memory_kind=foreign_memory(leaf))
+    try:
+        return array.replace(spec=spec, memory_kind=foreign_memory(leaf))
+    except ShardvizError as error:
+        raise type(error)(f"{array.name}: {error}") from None
 
 
 def mesh_of_shardings(tree: PyTree) -> MeshSpec | None:

@@ -13,6 +13,9 @@ from shardviz.base.mesh import MeshSpec
 from shardviz.programs.notes import KeywordForFunction
 from shardviz.programs.program import function_name
 
+#: Keyword arguments of other public functions -> a function that has them.
+_ELSEWHERE = {"target": "compile", "options": "compile", "goal": "changes"}
+_ELSEWHERE |= {"over": "search", "under": "search", "measure": "run", "repeat": "run"}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -63,9 +66,12 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
                     note = KeywordForFunction(function_name(first), name, public)
                     notes.append(str(note))
             elif name not in public_keywords:
+                hint = suggestion(name, [*public_keywords, *named])
+                if name in _ELSEWHERE:
+                    hint = f" sv.{_ELSEWHERE[name]} takes {name}=."
                 raise ProgramError(
                     f"sv.{public} takes no {name}=, and neither does the function."
-                    f"{suggestion(name, [*public_keywords, *named])} sv.{public} takes"
+                    f"{hint} sv.{public} takes"
                     f" {joined(public_keywords)}; the function takes"
                     f" {joined(named) or 'no keywords'}."
                 )
