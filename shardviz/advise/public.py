@@ -224,7 +224,7 @@ def search(
     """
     own = {"over": over, "under": under, "target": target, "seconds": seconds}
     program = program_of(program, "search", arrays, keywords, own)
-    target = check_target(target)
+    target = check_target(target, program.mesh.size)
     limit = None
     if under is not None:
         limit = parse_bytes(under, "under", ProgramError)

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shardviz.advise.edits import ChangeMesh, ChangeRules, Edit, SplitArgument
@@ -103,13 +103,15 @@ def choices_of(
     if over is None:
         over = ("mesh", "arguments" if program.rules is None else "rules")
     now = _specs_now(program)
+    # An argument that holds several arrays stands for all of them.
+    over = [name for variation in over for name in _inside(variation, now)]
     for variation in over:
         if variation not in (*OVER, *now) or (
             variation == "rules" and program.rules is None
         ):
             raise ProgramError(
                 f"A search varies {listed(OVER)} (rules only if the program has them),"
-                f" or arguments given by name; got {shown(variation)}."
+                f" or arrays given by name: {listed(now)}; got {shown(variation)}."
             )
     mesh, meshes = program.mesh, []
     axes = list(dict(_split(mesh)))
@@ -136,6 +138,16 @@ def choices_of(
         for name in logical:
             choices.append(Choice("rules", (None, (), *zip(axes)), (name,)))
     return tuple(choices)
+
+
+def _inside(variation: str, names: Iterable[str]) -> list[str]:
+    """Returns the names of the arrays in an argument, or the variation itself.
+
+    >>> _inside("params", ["params.w", "params[0]", "x"]), _inside("mesh", ["x"])
+    (['params.w', 'params[0]'], ['mesh'])
+    """
+    starts = (f"{variation}.", f"{variation}[")
+    return [name for name in names if name.startswith(starts)] or [variation]
 
 
 def _meshes(mesh: MeshSpec) -> list[MeshSpec]:

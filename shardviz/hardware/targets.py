@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Protocol, TypeAlias
 from shardviz.base.display import Displayed, sentence
 from shardviz.base.errors import TargetError
 from shardviz.base.format import plural, shown, suggestion
-from shardviz.hardware.topology import EXAMPLES, Topology, is_described
+from shardviz.hardware.chips import find_chip
+from shardviz.hardware.topology import EXAMPLES, Topology, even_topology, is_described
 
 #: Targets that are one word; jax also calls GPUs by the names of their software.
 WORDS = ("", "attached", "cpu", "gpu", "tpu", "cuda", "rocm")
@@ -124,8 +126,12 @@ def hosts_in_text(text: str) -> tuple[int, int] | None:
     return match and (int(match[1]), int(match[2]))
 
 
-def checked_text(text: str) -> str:
+def checked_text(text: str, devices: int = 8) -> str:
     """Returns a typed target in its canonical form, whether or not it is available.
+
+    Args:
+        text: the target.
+        devices: the number of devices of the target that an error suggests.
 
     Raises:
         TargetError: if there is no such target; the message has the nearest name.
@@ -144,14 +150,37 @@ def checked_text(text: str) -> str:
         return f"cpu:{int(simulated[1])}"
     if word.split(":")[0].strip() in ("tpu", "gpu") or is_described(word):
         return str(Topology.parse(word))
-    names = ("attached", "cpu", "cpu:8", "gpu", "tpu", "2 hosts x 4", *EXAMPLES)
-    raise TargetError(f"No target is called {shown(text)}.{suggestion(word, names)}")
+    names = ("attached", "cpu", "cpu:8", "gpu", "tpu", "2 hosts x 4")
+    names += (EXAMPLES[0], EXAMPLES[-1], *EXAMPLES[1:-1])
+    hint = suggestion(word, names)
+    if (topology := _with_chip_in(word, devices)) is not None:
+        count = plural(topology.devices, "device")
+        hint = f" Did you mean {str(topology)!r}, with {count}?"
+    raise TargetError(f"No target is called {shown(text)}.{hint}")
 
 
-def check_target(target: TargetLike | Topology) -> TargetLike:
+def _with_chip_in(text: str, devices: int) -> Topology | None:
+    """Returns hardware with the chip that a text names, with as many devices if possible.
+
+    >>> str(_with_chip_in("h100x8", 4)), str(_with_chip_in("tpu v5e", 17))
+    ('gpu:h100:1x4', 'tpu:v5e:2x4')
+    """
+    for name in re.split(r"[^a-z0-9]+|x(?=\d)|(?<=\d)x", text):
+        with contextlib.suppress(TargetError):
+            chip = find_chip(name)
+            exact = even_topology(chip, max(devices // chip.devices, 1))
+            return exact or even_topology(chip, 8)
+    return None
+
+
+def check_target(target: TargetLike | Topology, devices: int = 8) -> TargetLike:
     """Checks a target that a user passed, and replaces a Topology by its text.
 
     An unavailable target is not an error here; the later compile or run reports it.
+
+    Args:
+        target: the target.
+        devices: the number of devices of the target that an error suggests.
 
     Raises:
         TargetError: if there is no such target.
@@ -162,7 +191,7 @@ def check_target(target: TargetLike | Topology) -> TargetLike:
     if isinstance(target, Topology):
         return str(target)
     if isinstance(target, str):
-        checked_text(target)
+        checked_text(target, devices)
     elif target is not None and not isinstance(target, Target):
         # Hosts have a name, unlike meshes and layouts.
         if not (hasattr(target, "name") and hasattr(target, "device_ids")):

@@ -77,7 +77,7 @@ def run(
         }
         program = program_of(program, "run", values, keywords, public_only)
         values = calls.values_in_call(program.fn, _positional(values, keywords))
-    target = check_target(target)
+    target = check_target(target, program.mesh.size)
     with progress_clock(program) as clock:
         report = run.run_program(
             program,

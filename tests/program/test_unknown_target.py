@@ -51,11 +51,20 @@ def test_an_unknown_target_raises(call, target):
         ("tpu:v5f:4x4", "'v5p'"),
         ("gpu:h10:2x8", "'h100'"),
         ("moon", "'attached'"),
+        ("moon", "'gpu:h100:2x8'"),
+        ("h100", "'gpu:h100:1x8', with 8 devices"),
+        ("h100x8", "'gpu:h100:1x8'"),
+        ("TPU v5e", "'tpu:v5e:2x4'"),
     ],
 )
 def test_the_error_has_the_nearest_names(typo, name):
     with pytest.raises(TargetError, match=name):
         checked_text(typo)
+
+
+def test_a_target_of_the_size_of_the_mesh_is_suggested():
+    with pytest.raises(TargetError, match="'tpu:v5e:2x2', with 4 devices"):
+        sv.compile(lambda x: x, X, mesh="data=4", target="v5e")
 
 
 @pytest.mark.parametrize(
