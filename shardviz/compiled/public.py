@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.base.errors import ProgramError, needed_by
 from shardviz.base.format import shown
-from shardviz.base.public.adopt import as_mesh, is_compiled, is_lowered, optional
+from shardviz.base.public.adopt import (
+    as_mesh,
+    is_compiled,
+    is_jax,
+    is_lowered,
+    optional,
+)
 from shardviz.base.typing import MeshLike, PyTree, UserFunction
 from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
@@ -59,7 +65,7 @@ def compile(
     arrays, target = target_after_program(program, arrays, target)
     public_only = {"target": target, "options": options}
     program = program_of(program, "compile", arrays, keywords, public_only)
-    target = check_target(target)
+    target = check_target(target, program.mesh.size)
     with needed_by("sv.compile"):
         from shardviz.runs.backend.hosts import run
     if options is not None:
@@ -127,10 +133,17 @@ def report(
         return read_compiled.report_of(compiled)
     if is_lowered(compiled):
         return read_compiled.report_of_plan(plan_module.plan_lowered(compiled))
+    hint = "A function is compiled by sv.compile(f, *args)."
+    # Libraries wrap the stages of jax in their own classes.
+    for name in ("compiled", "lowered"):
+        inner = getattr(compiled, name, None)
+        if is_compiled(inner) or is_lowered(inner):
+            hint = f"Give its .{name}, which jax made."
+    if is_jax(compiled) and hasattr(compiled, "mlir_module"):
+        hint = "Give its module as text: sv.report(exported.mlir_module())."
     raise ProgramError(
         "sv.report takes what jax has lowered or compiled: jax.jit(f).lower(*args), or its"
-        f" .compile(), or a file of XLA; got {shown(compiled)}. A function is compiled by"
-        " sv.compile(f, *args)."
+        f" .compile(), or a file of XLA; got {shown(compiled)}. {hint}"
     )
 
 
@@ -170,7 +183,7 @@ def stages(
 
     arrays, target = target_after_program(program, arrays, target)
     program = program_of(program, "stages", arrays, keywords, {"target": target})
-    target = check_target(target)
+    target = check_target(target, program.mesh.size)
     # Plan first, so that a failed compile still has a plan.
     planned = plan_for_target(program, target)
     with needed_by("sv.stages"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shardviz.axis_rules.rule_tables import read_rules
 from shardviz.axis_rules.rules import PathRules
 from shardviz.base.errors import ProgramError, RuleError, needed_by
-from shardviz.base.format import shown
+from shardviz.base.format import joined, shown
 from shardviz.base.public.adopt import (
     adopt,
     as_mesh,
@@ -77,6 +77,12 @@ def explore(
             thing, arrays, {**keywords, "mesh": mesh, "rules": rules}
         )
         mesh = rules = None
+    elif is_compiled(thing) or is_lowered(thing):
+        stage = type(thing).__name__
+        raise ProgramError(
+            f"The Explorer edits a program, and jax's {stage} has none. Its report:"
+            f" sv.report({stage.lower()}). Open the function: sv.explore(fn, *args)."
+        )
     elif inspect.isroutine(thing) or is_jax_function(thing):
         raise ProgramError(
             "sv.explore shows a function with its arguments, sv.explore(step, state,"
@@ -85,12 +91,6 @@ def explore(
 
     if isinstance(thing, Stages):
         thing = thing.report or thing.plan or thing.program
-    if is_compiled(thing) or is_lowered(thing):
-        stage = type(thing).__name__
-        raise ProgramError(
-            f"The Explorer edits a program, and jax's {stage} has none. Its report:"
-            f" sv.report({stage.lower()}). Open the function: sv.explore(fn, *args)."
-        )
     if isinstance(thing, Plan):
         thing = _program_of_plan(thing)
     with needed_by("sv.explore"):
@@ -129,12 +129,15 @@ def _program_to_show(
     Raises:
         ProgramError: if `fn` is not a function.
     """
+    passed = {name: value for name, value in keywords.items() if value is not None}
     if isinstance(fn, Program) or not callable(fn):
+        others = [f"{name}=" for name in passed if name not in ("mesh", "rules")]
+        got = joined([*(["arguments"] if arrays else []), *others])
         raise ProgramError(
             "sv.explore takes one thing to show, or a function and its arguments; got"
-            f" {shown(fn)} and arguments. Give several arrays as a list."
+            f" {shown(fn)} and {got}. Give several arrays as a list, and each spec with"
+            " its array: sv.array('w', (512, 2048), spec='data, None')."
         )
-    passed = {name: value for name, value in keywords.items() if value is not None}
     return program(fn, *arrays, **passed)
 
 

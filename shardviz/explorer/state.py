@@ -25,6 +25,7 @@ from shardviz.base.errors import ProgramError, ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec, make_mesh
+from shardviz.base.partition_spec import SpecOnMesh
 from shardviz.base.typing import JsonDict, PyTree
 from shardviz.compiled.report import Report
 from shardviz.explorer.document import (
@@ -345,6 +346,11 @@ def _first_shown(requests: Sequence[Request]) -> int:
 
 def _program_of(value: object) -> Program | None:
     """Creates a program that places the arrays of a layout, resolution or report."""
+    if isinstance(value, SpecOnMesh):
+        raise ShardvizError(
+            f"A sharding has no shape; got {value}. Open the layout of an array with it:"
+            " sv.explore(sv.layout((512, 2048), sharding))."
+        )
     if isinstance(value, Layout) and value.spec is not None:
         if value.request is None:
             array = ArraySpec("array", value.shape, None, value.dtype, value.spec)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,6 +105,8 @@ def test_a_parameter_with_a_name_of_ours(values):
 
 X = sv.array("x", (8,), spec="data")
 MADE = sv.program(jnp.sin, X, mesh="data=8")
+LOWERED = jax.jit(jnp.sin).lower(X)
+SHARDING = NamedSharding(jax.sharding.AbstractMesh((2,), ("data",)), P("data"))
 
 
 @pytest.mark.parametrize(
@@ -126,6 +130,12 @@ MADE = sv.program(jnp.sin, X, mesh="data=8")
         ),
         (lambda: sv.explore(X, X), "takes one thing to show"),
         (lambda: sv.explore(MADE, X), "takes one thing to show"),
+        (lambda: sv.explore({"w": X}, in_specs="data"), "and in_specs=. .* sv.array"),
+        (lambda: sv.explore(LOWERED), r"sv\.report\(lowered\)"),
+        (lambda: sv.explore(LOWERED.compile()), r"sv\.report\(compiled\)"),
+        (lambda: sv.explore(SHARDING), "A sharding has no shape"),
+        (lambda: sv.report(SimpleNamespace(lowered=LOWERED)), r"Give its \.lowered"),
+        (lambda: sv.report(jax.export.export(jax.jit(jnp.sin))(X)), r"exported\.mlir_module\(\)"),
         (lambda: sv.explore(jnp.sin), "a function with its arguments"),
         (lambda: sv.explore(step), "a function with its arguments"),
     ],
