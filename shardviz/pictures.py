@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from shardviz.advise.candidates import Candidate, Changes
 from shardviz.advise.draw.changes import changes_text, draw_changes
@@ -20,7 +21,7 @@ from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rules import PathRules, Rules
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import ShardvizError
-from shardviz.base.format import shown
+from shardviz.base.format import shown, suggestion
 from shardviz.base.layout import Layout
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.mesh_context import MeshContext
@@ -71,6 +72,7 @@ from shardviz.programs.program import Program
 from shardviz.runs.draw.recompiles import watch_html
 from shardviz.runs.recompiles import MeshComparison, WatchTable
 
+T = TypeVar("T")
 # The smallest allowed line width of text, in letters.
 LEAST_WIDTH = 20
 # Letters per line of a picture that contains only text.
@@ -80,11 +82,11 @@ LETTERS = 110
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
     """Draws an array's blocks (`"array"`), its devices (`"devices"`), or `"both"`."""
     if view == "array":
-        return arrays.draw_layout_array(layout, **options)
+        return _with_options(arrays.draw_layout_array, layout, options)
     if view == "devices":
-        return meshes.draw_layout_devices(layout, **options)
+        return _with_options(meshes.draw_layout_devices, layout, options)
     if view == "both":
-        return _devices_and_array(layout, **options)
+        return _with_options(_devices_and_array, layout, options)
     raise ShardvizError(
         f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
     )
@@ -106,7 +108,7 @@ def _draw_report(report: Report, view: str = "report", **options: Any) -> Pictur
         raise ShardvizError(
             f"A report is seen as 'report' or 'memory'; got {shown(view)}."
         )
-    return views[view](report, **options)
+    return _with_options(views[view], report, options)
 
 
 def _draw_words(value: Any, title: str | None = None) -> Picture:
@@ -196,7 +198,7 @@ def draw(value: Any, **options: Any) -> Picture:
     if hasattr(value, "_draw_"):
         return value._draw_(**options)
     drawer, _ = _shown(value)
-    return drawer(value, **options)
+    return _with_options(drawer, value, options)
 
 
 def to_text(value: Any, width: int = 80, **options: Any) -> str:
@@ -224,12 +226,33 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
     if hasattr(value, "_text_"):
         return fitted(_wrap(value._text_(), letters), letters)
     _, write = _shown(value)
-    return fitted(write(value, letters, **options), letters)
+    return fitted(_with_options(write, value, options, letters), letters)
 
 
 def to_html(value: Any) -> str | None:
     """Writes a table that changes while it is shown as HTML; None for other values."""
     return watch_html(value) if isinstance(value, WatchTable) else None
+
+
+def _with_options(
+    show: Callable[..., T], value: Any, options: Mapping[str, Any], *letters: int
+) -> T:
+    """Calls a function that draws or writes a value.
+
+    Raises:
+        TypeError: for an option that the function does not have.
+    """
+    parameters = inspect.signature(show).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for name in options:
+            if name not in parameters:
+                form = "text" if letters else "picture"
+                raise TypeError(
+                    f"The {form} of a {type(value).__name__} has no option {name}=."
+                    f"{suggestion(name, list(parameters)[1 + len(letters) :])}"
+                )
+    return show(value, *letters, **options)
 
 
 def _wrap(text: str, width: int) -> str:

@@ -564,7 +564,8 @@ def _mesh(
         )
     raise LayoutError(
         "An audit needs a mesh; got none, no array's sharding brings one, and none is in"
-        " context. Give one: sv.audit(tree, rules, mesh=sv.mesh(data=4, model=2))."
+        " context. Give one: sv.audit(tree, rules, mesh=sv.mesh(data=4, model=2)), or"
+        " --mesh on the command line."
     )
 
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.base.errors import ShardvizError
-from shardviz.base.layout import Layout, layout_from_indices
+from shardviz.base.layout import Layout, lay_out, layout_from_indices
 from shardviz.base.mesh import MeshSpec, make_mesh
-from shardviz.pictures import draw
+from shardviz.base.partition_spec import Spec
+from shardviz.pictures import draw, to_text
 from tests.picture.geometry import check_page
 from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts, meshes
@@ -123,6 +124,16 @@ def test_the_words_for_a_mesh_name_every_device(mesh: MeshSpec):
 def test_what_cannot_be_drawn_is_refused(options, error):
     with pytest.raises(error):
         draw(make_mesh(data=4, model=2), **options)
+
+
+def test_an_unknown_option_is_named_with_the_kind_of_value():
+    mesh = make_mesh(data=4, model=2)
+    with pytest.raises(TypeError, match=r"picture of a MeshSpec has no option bye=.*'by'"):
+        draw(mesh, bye="host")
+    with pytest.raises(TypeError, match="picture of a Layout has no option save="):
+        draw(lay_out((8,), Spec(), mesh), save="x.png")
+    with pytest.raises(TypeError, match="text of a MeshSpec has no option full="):
+        to_text(mesh, full=True)
 
 
 def test_one_box_read_off_a_huge_array_is_refused_with_the_numbers():
