@@ -36,6 +36,7 @@ from shardviz.compiled.panel.stages_view import StageViews
 from shardviz.compiled.panel.timeline_panel import TimelinePanel
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
+from shardviz.draw.page import paragraphs
 from shardviz.draw.picture import Picture
 from shardviz.explorer import html_page, jax_code
 from shardviz.explorer.background import close_together, start_beats
@@ -57,6 +58,7 @@ from shardviz.explorer.targets import (
     why_not_run,
 )
 from shardviz.explorer.words import explorer as wording
+from shardviz.gallery import programs as gallery_programs
 from shardviz.move.panel.movements_panel import MovementsPanel
 from shardviz.plans.panel.values_panel import ValuesPanel
 from shardviz.plans.plan import Plan
@@ -205,6 +207,8 @@ class Explorer(anywidget.AnyWidget):
 
         now, results = self.session.now, self.planner.state
         texts = [to_text(self._static)]
+        if now.entry == gallery_programs.DEFAULT:
+            texts.append(paragraphs([wording.is_example(now.entry)], 80))
         if plan := results.plan_of(now.revision):
             report = results.report_of(now.revision, now.target)
             texts.append(to_text(Stages(now.program, plan, report)))

@@ -163,6 +163,13 @@ def test_the_example_says_what_else_can_be_opened():
     assert "hints" not in sv.explore([W_IN], mesh=MESH).view
 
 
+@pytest.mark.parametrize("thing", [None, sv.mesh(MESH), "tpu:v5e:2x4"])
+def test_an_example_prints_that_it_is_one(thing):
+    explorer = sv.explore(thing)
+    assert "MLP is an example." in sv.text(explorer)
+    explorer.close()
+
+
 def test_an_explorer_of_a_model_prints_all_its_arrays():
     params = {name: jax.ShapeDtypeStruct((8, 8), "float32") for name in ("w", "b")}
     explorer = sv.explore(params, mesh=MESH)

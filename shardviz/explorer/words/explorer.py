@@ -68,6 +68,16 @@ HINTS = (
 )
 
 
+def is_example(name: str) -> str:
+    """Reports that the Explorer shows an example, and how to open something else.
+
+    >>> is_example("MLP").partition(", sv.explore(step")[0]
+    'MLP is an example. To open something else: sv.explore(params)'
+    """
+    codes = ", ".join(code for _, code in HINTS)
+    return f"{name} is an example. To open something else: {codes}."
+
+
 # --- arrays ---------------------------------------------------------------------------
 
 
