@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import jax
@@ -134,7 +135,7 @@ SHARDING = NamedSharding(jax.sharding.AbstractMesh((2,), ("data",)), P("data"))
         (lambda: sv.explore(LOWERED), r"sv\.report\(lowered\)"),
         (lambda: sv.explore(LOWERED.compile()), r"sv\.report\(compiled\)"),
         (lambda: sv.explore(SHARDING), "A sharding has no shape"),
-        (lambda: sv.report(SimpleNamespace(lowered=LOWERED)), r"Give its \.lowered"),
+        (lambda: sv.report(SimpleNamespace(lowered=LOWERED)), r"Give its \.lowered\."),
         (lambda: sv.report(jax.export.export(jax.jit(jnp.sin))(X)), r"exported\.mlir_module\(\)"),
         (lambda: sv.explore(jnp.sin), "a function with its arguments"),
         (lambda: sv.explore(step), "a function with its arguments"),
@@ -143,6 +144,21 @@ SHARDING = NamedSharding(jax.sharding.AbstractMesh((2,), ("data",)), P("data"))
 def test_what_does_not_fit_is_said_in_a_sentence(call, words):
     with pytest.raises(sv.ShardvizError, match=words):
         call()
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layer:
+    w: jax.Array
+
+    def __call__(self, x):
+        return x @ self.w
+
+
+def test_a_model_that_can_be_called_is_a_tree_of_arrays_until_it_gets_an_input():
+    layer = Layer(jnp.ones((4, 4)))
+    assert sv.text(layer, mesh="data=2") == sv.text(sv.audit(layer, mesh="data=2"))
+    assert "dot_general" in sv.text(layer, jnp.ones((4, 4)), mesh="data=2")
 
 
 def test_a_function_that_jax_refuses_before_its_mesh_is_found_has_the_error(mesh):

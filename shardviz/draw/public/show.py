@@ -112,9 +112,13 @@ def _value_of(thing: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
     from shardviz.axis_rules.public import audit
     from shardviz.compiled.public import report
     from shardviz.plans.public import plan
+    from shardviz.programs.public.keywords import required_parameters
 
     has_arguments = bool(arguments or keywords)
-    if has_arguments and callable(thing):
+    # A model that can be called needs an input; without one, it is a tree of arrays.
+    is_model = not arguments and children_of(thing) and required_parameters(thing)
+    is_function = callable(thing) and not is_model
+    if has_arguments and is_function:
         return plan(thing, *arguments, **keywords)
     if has_arguments and (_is_shape(thing) or children_of(thing) is None):
         return layout(thing, *arguments, **keywords)
