@@ -133,17 +133,22 @@ def report(
         return read_compiled.report_of(compiled)
     if is_lowered(compiled):
         return read_compiled.report_of_plan(plan_module.plan_lowered(compiled))
-    hint = "A function is compiled by sv.compile(f, *args)."
+    if is_jax(compiled) and hasattr(compiled, "mlir_module"):
+        raise ProgramError(
+            "sv.report reads an Exported as text: sv.report(exported.mlir_module())."
+        )
     # Libraries wrap the stages of jax in their own classes.
     for name in ("compiled", "lowered"):
         inner = getattr(compiled, name, None)
         if is_compiled(inner) or is_lowered(inner):
-            hint = f"Give its .{name}, which jax made."
-    if is_jax(compiled) and hasattr(compiled, "mlir_module"):
-        hint = "Give its module as text: sv.report(exported.mlir_module())."
+            raise ProgramError(
+                f"sv.report takes the {type(inner).__name__} of jax; got"
+                f" {shown(compiled)}, which contains one. Give its .{name}."
+            )
     raise ProgramError(
         "sv.report takes what jax has lowered or compiled: jax.jit(f).lower(*args), or its"
-        f" .compile(), or a file of XLA; got {shown(compiled)}. {hint}"
+        f" .compile(), or a file of XLA; got {shown(compiled)}. A function is compiled by"
+        " sv.compile(f, *args)."
     )
 
 

@@ -152,11 +152,13 @@ def checked_text(text: str, devices: int = 8) -> str:
         return str(Topology.parse(word))
     names = ("attached", "cpu", "cpu:8", "gpu", "tpu", "2 hosts x 4")
     names += (EXAMPLES[0], EXAMPLES[-1], *EXAMPLES[1:-1])
-    hint = suggestion(word, names)
     if (topology := _with_chip_in(word, devices)) is not None:
         count = plural(topology.devices, "device")
-        hint = f" Did you mean {str(topology)!r}, with {count}?"
-    raise TargetError(f"No target is called {shown(text)}.{hint}")
+        raise TargetError(
+            f"No target is called {shown(text)}. Did you mean {str(topology)!r}, with"
+            f" {count}?"
+        )
+    raise TargetError(f"No target is called {shown(text)}.{suggestion(word, names)}")
 
 
 def _with_chip_in(text: str, devices: int) -> Topology | None:
