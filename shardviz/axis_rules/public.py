@@ -61,7 +61,8 @@ def rules(
     Args:
         *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None,
             "model"))`; one list or dict of pairs; text; a Keras `LayoutMap`; or the
-            path of a YAML or JSON file with `logical_axis_rules`, or of a Python file.
+            path of a YAML or JSON file with `logical_axis_rules` or with the rules
+            alone, or of a Python file.
         dialect: the library that will read the table. `"regex"` and `"keras"` read path
             tables. By default, a table whose values are PartitionSpecs is a path table,
             and any other table has logical axis names.

@@ -26,7 +26,7 @@ from shardviz.axis_rules.path_matching import MAX_PATTERN, compiled
 from shardviz.axis_rules.python_source import table_in_source
 from shardviz.axis_rules.rules import MAX_RULES, PathRules, Rules
 from shardviz.base.errors import RuleError, ShardvizError, needed_by
-from shardviz.base.format import clause, joined, listed, shown, suggestion
+from shardviz.base.format import clause, joined, listed, nearest, shown, suggestion
 from shardviz.base.parse import (
     MAX_TEXT,
     QUOTED,
@@ -156,7 +156,7 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
         key = next((key for key in KEYS if key in mapping), None)
         if key is not None:
             value = mapping[key]
-        elif not paths and not _has_specs(value):
+        elif not paths and not _has_specs(value) and not _has_axes(mapping):
             raise RuleError(
                 f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], mapping)}"
             )
@@ -169,6 +169,22 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
     if paths or (paths is None and _has_specs(pairs)):
         return PathRules.of(value)
     return Rules.of(value)
+
+
+def _has_axes(mapping: Mapping[Any, Any]) -> bool:
+    """Whether a mapping looks like names with mesh axes, not like a configuration."""
+    # A key such as `logical_axis_rule` is a misspelt key of a configuration.
+    if not mapping or any(nearest(key, mapping) is not None for key in KEYS):
+        return False
+    return all(
+        target is None
+        or isinstance(target, str)
+        or (
+            isinstance(target, (tuple, list))
+            and all(isinstance(a, str) for a in target)
+        )
+        for target in mapping.values()
+    )
 
 
 def _has_specs(value: object) -> bool:

@@ -73,6 +73,11 @@ TEXTS: dict[str, tuple[str, str, str | None]] = {
     "block yaml": (BLOCK, ".yaml", "maxtext"),
     "aliases": (ALIASES, ".yaml", None),
     "json": (JSON_NAMES, ".json", None),
+    "json of a mapping": (
+        '{"batch": ["data", "fsdp"], "mlp": "model", "embed": null, "mlp": []}',
+        ".json",
+        None,
+    ),
     "json of a record": (f'{{"mesh": [["data", 4]], "rules": {JSON_NAMES}}}', ".json", "linen"),
     "typed": ("batch -> (data, fsdp)\nmlp -> model\nembed -> None\nmlp: ()", ".txt", None),
     "python names": (f"RULES = {JSON_NAMES.replace('null', 'None')}", ".txt", None),
@@ -81,7 +86,10 @@ TEXTS: dict[str, tuple[str, str, str | None]] = {
     "json of paths": (JSON_PATHS, ".json", "keras"),
     "dict literal": (f"RULES = {JSON_PATHS.replace('null', 'None')}", ".txt", "regex"),
 }
-NAMED = ("maxtext", "block yaml", "aliases", "json", "json of a record", "typed", "python names")
+NAMED = (
+    "maxtext", "block yaml", "aliases", "json", "json of a mapping", "json of a record", "typed",
+    "python names",
+)  # fmt: skip
 
 
 def expected(label: str) -> Any:
@@ -288,6 +296,7 @@ WRONG_FILES: dict[str, tuple[str, str | bytes]] = {
     "tab": (".yml", "rules:\n\t- [a, b]"),
     "empty": (".yml", ""),
     "typo": (".yml", "logical_axis_rule: []"),
+    "a configuration": (".json", '{"model": "llama", "layers": 3}'),
     "number as axis": (".yml", "rules: [[a, [0x10]]]"),
     "date as axis": (".yml", "rules: [[a, 2020-01-01]]"),
     "ragged": (".yml", "rules: [[a, b, c]]"),
