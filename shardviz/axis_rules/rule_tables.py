@@ -202,11 +202,13 @@ def _has_specs(value: object) -> bool:
 
 
 def _is_file_name(value: Any) -> bool:
-    """Whether `value` is text that looks like a file name with a known suffix."""
+    """Whether `value` is a file's name, or looks like one with a known suffix."""
     if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
         return False
     has_syntax = re.search(r"->|[=→\"'\[{(,]", value)
-    return value.lower().endswith(_SUFFIXES) and not has_syntax
+    if has_syntax:
+        return False
+    return value.lower().endswith(_SUFFIXES) or os.path.isfile(value)
 
 
 def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
@@ -228,7 +230,10 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
             return _table(table_in_source(text), paths)
         return _from_text(text, paths)
     except ShardvizError as error:
-        raise type(error)(f"{name}: {error}") from None
+        hint = ""
+        if path.suffix.lower() not in _SUFFIXES:
+            hint = f" Rules are read from {joined(_SUFFIXES, 'or')} files."
+        raise type(error)(f"{name}: {error}{hint}") from None
 
 
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:

@@ -346,6 +346,15 @@ def test_a_wrong_file_is_refused_in_one_sentence_with_its_name(label, tmp_path):
     refused(lambda: sv.audit([("w", (8, 8))], str(file), MESH))
 
 
+def test_the_name_of_a_file_in_another_format_is_read_as_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("t.toml").write_text('title = "x"\n[rules]\nbatch = "data"')
+    for file in ("t.toml", Path("t.toml")):
+        sentence = refused(lambda file=file: sv.rules(file))
+        assert sentence.startswith("'t.toml': ")
+        assert sentence.endswith("are read from .yaml, .yml, .json, .txt or .py files.")
+
+
 def test_what_is_no_file_is_refused_in_one_sentence(tmp_path):
     for path in (tmp_path, Path("/dev/zero"), tmp_path / "missing.yml", "missing.yml"):
         refused(lambda path=path: sv.rules(path))
