@@ -134,8 +134,9 @@ class Rules(Displayed, tuple[Rule, ...]):
     def parse(text: str) -> Rules:
         """Parses typed or pasted text; no code is evaluated.
 
-        The text has one rule per line, such as `batch -> data`, `mlp: (model, expert)`
-        or `embed -> None`. It may also list pairs, as in Python or YAML: `("batch", "data")`.
+        The text has rules such as `batch -> data`, `mlp: (model, expert)` or
+        `embed -> None`, on separate lines or with commas between them. It may also list
+        pairs, as in Python or YAML: `("batch", "data")`.
 
         Raises:
             RuleError: if the text cannot be parsed; the message has the position.
@@ -407,23 +408,29 @@ def _in_brackets(names: Iterable[str]) -> str:
     return f"({', '.join(words)})"
 
 
-# Matches one token: quoted text, a comment, the end of a rule, or other text. An
-# unclosed quote, which no rule can have, extends to the end of the line.
+_RULE = rf"\s*+(?:-\s*+)?({NAME})\s*+(?:->|=>|→|⇒|:=|[:=])"
+# Matches one token: quoted text, a comment, the end of a rule, or other text. A comma
+# ends a rule if another rule follows. An unclosed quote, which no rule can have, extends
+# to the end of the line.
 _PART = re.compile(
-    rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|'(?:[^'\\\n]|\\.)*+|\"(?:[^\"\\\n]|\\.)*+"
+    rf"{QUOTED}|#[^\n]*|(?P<end>[;\n]|,(?={_RULE}))|[^;,\n'\"#]+|,|'(?:[^'\\\n]|\\.)*+"
+    rf"|\"(?:[^\"\\\n]|\\.)*+"
 )
-_LINE = re.compile(rf"\s*+(?:-\s*+)?({NAME})\s*+(?:->|=>|→|⇒|:=|[:=])(.*)", re.DOTALL)
+_LINE = re.compile(rf"{_RULE}(.*)", re.DOTALL)
 _DASH = re.compile(r"\A\s*+-\s*+(?=[\[(]|$)")
 
 
 def _parse(text: str) -> Iterator[Rule]:
     # Handle pairs pasted from Python or YAML, with or without leading dashes.
-    pasted = text
+    value: list[Any] = []
     if _DASH.match(text):
-        lines = [_DASH.sub("", line, count=1) for line in text.split("\n")]
-        pasted = ",\n".join(line for line in lines if line.strip())
-    if pasted.lstrip()[:1] in ("(", "["):
-        value = typed_value(pasted, RuleError, within="[{}\n]")
+        lines = [_DASH.sub("", line, count=1).strip() for line in text.split("\n")]
+        lines = [line.removesuffix(",") for line in lines if line and line[0] != "#"]
+        if lines and lines[0][:1] in ("(", "["):
+            value = [typed_value(line, RuleError) for line in lines]
+    elif text.lstrip()[:1] in ("(", "["):
+        value = typed_value(text, RuleError, within="[{}\n]")
+    if value:
         if len(value) == 1 and not is_pair(value[0]):
             value = value[0]
         yield from Rules.of(list(value))
@@ -446,7 +453,7 @@ def _lines(text: str) -> Iterator[str]:
     """Splits text into rules, without comments; a quoted `;` does not end a rule."""
     line = ""
     for part in scan(_PART, f"{text}\n;", RuleError, "a rule"):
-        if part[0] in (";", "\n"):
+        if part["end"]:
             if line.strip():
                 yield line
             line = ""

@@ -227,6 +227,14 @@ TEXTS = {
     "a quoted number sign": ("a -> '#x'", (("a", "#x"),)),
     "a comma at the end": ("a -> x,\nb -> (y, z),", (("a", "x"), ("b", ("y", "z")))),
     "dashes": ("- a: x\n- b: y", (("a", "x"), ("b", "y"))),
+    "commas between rules": (
+        "a → x, 'b, c -> d' = (y, z),e: None",
+        (("a", "x"), ("b, c -> d", ("y", "z")), ("e", None)),
+    ),
+    "dashes, commas and comments": (
+        "- [a, x]  # one\n# two\n- [b, y],",
+        (("a", "x"), ("b", "y")),
+    ),
     "dashes before lists": ("- [a, x]\n- [b, y]", (("a", "x"), ("b", "y"))),
     "one pair": ("('a', 'x')", (("a", "x"),)),
     "a list of one pair": ("[('a', 'x')]", (("a", "x"),)),
@@ -246,6 +254,8 @@ def test_text_is_read(text, pairs):
         ("a -> x\nb ->", "Cannot read rule 2, 'b ->'"),
         ("a -> x\nb", "Cannot read rule 2, 'b'"),
         ("a x", "Cannot read rule 1"),
+        ("-", "Cannot read rule 1, '-'"),
+        ("- [a, x]\n- [b", "Cannot read '[b': '[' was never closed"),
         ("a -> ,", "Cannot read"),
         (5, "Rules are typed as text; got 5"),
     ],

@@ -81,7 +81,7 @@ FIELDS = {
             "batch data", "batch ->", "-> data", "batch -> data -> model", "mlp -> (data, model",
             "mlp -> data)", "'batch -> data", "mlp -> " + "(" * 5000, CODE, "'' -> data",
             "batch -> ''", f"{NUL} -> data", f"{TURNED} -> data", f"batch -> {SURROGATE}", LONG,
-            "a -> b\n" * 10_001, "a -> data, b -> model", "[('a', 'b', 'c')]", "a ->\nb -> c",
+            "a -> b\n" * 10_001, "a -> data, b ->", "[('a', 'b', 'c')]", "a ->\nb -> c",
             f"{BLANKS}->{BLANKS}", f"-{BLANKS}", "\n" * 60_000 + "x", "'" + "\\'" * 60_000,
             "[" * 60_000, "- " * 60_000, "1+" * 60_000, itertools.repeat(("a", "b")), YAML_BOMB,
             "rules: &a [*a]", "rules: !!timestamp a", "rules: !!bool a", "rules: !!int x",
