@@ -116,9 +116,10 @@ def _value_of(thing: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
 
     has_arguments = bool(arguments or keywords)
     # A model that can be called needs an input; without one, it is a tree of arrays.
-    is_model = not arguments and children_of(thing) and required_parameters(thing)
-    is_function = callable(thing) and not is_model
-    if has_arguments and is_function:
+    model_alone = not arguments and children_of(thing) and required_parameters(thing)
+    if keywords and model_alone:
+        return audit(thing, **keywords)
+    if has_arguments and callable(thing):
         return plan(thing, *arguments, **keywords)
     if has_arguments and (_is_shape(thing) or children_of(thing) is None):
         return layout(thing, *arguments, **keywords)
