@@ -176,7 +176,10 @@ def _plan(options: argparse.Namespace) -> int:
         result = result.plan
     if not isinstance(result, Plan):
         raise _not_of_a_program("plan", options.what, result)
-    found = {"mesh": dict(result.mesh.shape)} if result.ok else {}
+    # XLA's partitioner may use other collectives; the notes say where.
+    found: dict[str, Any] = {"estimated": True}
+    if result.ok:
+        found["mesh"] = dict(result.mesh.shape)
     return _print_program(result, result.without_error.collectives, found, options)
 
 
@@ -210,7 +213,7 @@ def _print_program(
     """Prints a plan or report; `found` holds further fields of its JSON."""
     if not options.json:
         _print(result)
-        return EXIT_CODES[result.error is None]
+        return EXIT_CODES[result.ok]
     rows = []
     for collective in collectives or ():
         row = {
@@ -224,9 +227,10 @@ def _print_program(
             "source": collective.source,
         }
         rows.append(row)
-    error = result.error and result.error.message
-    print(json.dumps({**found, "error": error, "collectives": rows}, indent=2))
-    return EXIT_CODES[error is None]
+    found["error"] = result.error and result.error.message
+    found["notes"] = [str(note) for note in result.without_error.notes]
+    print(json.dumps({**found, "collectives": rows}, indent=2))
+    return EXIT_CODES[result.ok]
 
 
 def _print(value: object) -> None:

@@ -252,6 +252,14 @@ def test_as_a_process_without_jax_and_a_terminal_that_knows_ascii_alone(here):
     assert "gr??e" in done.stdout
 
 
+FLIPS = """
+import shardviz as sv
+
+def step():
+    return sv.program(lambda x: x[::-1], sv.array("x", (8,), spec="model"), mesh="model=2")
+"""
+
+
 @pytest.mark.parametrize("what", ["my_train:step", "my_train.py:step"])
 def test_a_plan_and_a_compile_as_text_and_as_json(here, capsys, what):
     for command in ("plan", "compile"):
@@ -263,6 +271,16 @@ def test_a_plan_and_a_compile_as_text_and_as_json(here, capsys, what):
         (collective,) = found["collectives"]
         assert (collective["kind"], collective["mesh_axes"]) == ("all-reduce", ["model"])
         assert (collective["bytes_per_device"], collective["executions"]) == (1024, 1)
+        assert ("estimated" in found) == (command == "plan")
+
+
+def test_the_notes_of_a_plan_are_in_its_json(here, capsys):
+    (here / "flips.py").write_text(FLIPS)
+    assert main(["plan", "flips:step", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["collectives"] == []
+    (note,) = found["notes"]
+    assert note.startswith("The estimate is uncertain at 1 value: rev.")
 
 
 def test_a_program_that_fails_is_one(here, capsys):
