@@ -19,6 +19,7 @@ from shardviz.axis_rules.array_tree import (
     Names,
     TreeLeaf,
     read_tree,
+    short_name,
 )
 from shardviz.axis_rules.dialects import Dialect, NameDialect, PathDialect
 from shardviz.axis_rules.differences import AuditDiff, compare_rows
@@ -355,11 +356,14 @@ class Audit(Displayed, Fact):
         >>> found["wi"].path
         'mlp/wi'
         """
+        # Rows have only the end of a long path, and a number if ends are equal.
+        cut = re.compile(re.escape(short_name(str(path))) + r"( \(\d+\))?")
         ends = []
         for row in self.rows:
             if row.path == path:
                 return row
-            if f"/{row.path}".endswith(f"/{path}"):
+            is_cut = row.path.startswith("…") and cut.fullmatch(row.path)
+            if is_cut or f"/{row.path}".endswith(f"/{path}"):
                 ends.append(row)
         if len(ends) == 1:
             return ends[0]

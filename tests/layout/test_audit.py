@@ -361,3 +361,14 @@ def test_live_arrays_without_names_and_arrays_off_the_mesh_are_said(eight_device
     assert written.unnamed == ()
     by_path = sv.audit({"alone": alone}, [("alone", ("data",))], adopt_mesh(mesh), dialect="regex")
     assert by_path.unplaced == ("alone",)
+
+
+def test_an_array_is_found_by_a_path_that_its_row_has_only_the_end_of():
+    folder = "/".join(["a_folder_of_many"] * 9)
+    paths = [f"{folder}/{name}" for name in ("wi", "wo")]
+    found = audit([(path, (8, 8), "embed mlp") for path in paths], "mlp -> model", "model=2")
+    assert all(row.path not in paths for row in found.rows)
+    assert [found[path].path[-2:] for path in paths] == ["wi", "wo"]
+    alike = audit([(f"{n}/{folder}", (8, 8), "embed mlp") for n in "ab"], "", "model=2")
+    with pytest.raises(ShardvizError, match="2 paths end with"):
+        alike[f"b/{folder}"]
