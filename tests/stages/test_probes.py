@@ -87,6 +87,12 @@ PROBES = {
     "slice, split by columns": (
         lambda x: asked(x[:48], None, "data"), [(96, 8)], ["None, model", "None, data", ROWS],
     ),
+    "moved to the columns, over model": (
+        lambda x: asked(x * 2, None, "model"), [(32, 64)], ["data", "model", "None, data"],
+    ),
+    "moved to the rows, over data": (
+        lambda x: asked(x * 2, "data"), [(32, 64)], ["None, model", "None, data", "model"],
+    ),
     "outer of row and column": (
         lambda a: a[:, 0][:, None] * a[0][None], [(32, 16)], [ROWS, EVERY, "None, model", ""],
     ),

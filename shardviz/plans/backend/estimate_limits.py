@@ -75,7 +75,7 @@ def with_uncertain(
     >>> with_uncertain((x, y), (), MeshSpec(("data",), (4,)))[1].uncertain
     (Uncertain(code='along', axes=('data',), op='reverse'),)
     """
-    collectives_of, moved_twice = defaultdict(list), set()
+    collectives_of, moved_otherwise = defaultdict(list), set()
     moves = set()
     for c in collectives:
         collectives_of[c.value].append(c)
@@ -84,8 +84,10 @@ def with_uncertain(
             move = (cause.value, cause.before, cause.after, c.kind, c.bytes_per_device)
             # If several readers need the same move, XLA may do it once.
             if move in moves:
-                moved_twice.add(c.value)
+                moved_otherwise.add(c.value)
             moves.add(move)
+            if _splits_further(c, cause, mesh):
+                moved_otherwise.add(c.value)
     values = {op.name: op for op in ops}
     resplit = _resplit_results(values, collectives)
     calls = {c.value for c in collectives if getattr(c.cause, "code", "") == "call"}
@@ -98,7 +100,7 @@ def with_uncertain(
             code, axes = _of_operation(op, reads, collectives_of[op.name], mesh)
             if not axes and _moves_in_steps(op, reads, collectives_of[op.name]):
                 code, axes = "move", _axes_of((*reads, op))
-            if not axes and op.name in moved_twice:
+            if not axes and op.name in moved_otherwise:
                 code, axes = "move", _over(collectives_of[op.name])
             if not axes and op.name in resplit:
                 code, axes = "result", resplit[op.name]
@@ -134,6 +136,20 @@ def _block_of(value: PlannedOp, op: PlannedOp, mesh: MeshSpec) -> PlannedOp:
         outside.append(tuple(axis for axis in dim if parent_axis(axis) in manual))
     shape = local_shape(value.shape, Spec(tuple(outside)), mesh)
     return value.changed(shape=shape, spec=Spec(tuple(inside)))
+
+
+def _splits_further(c: Collective, cause: MoveCause, mesh: MeshSpec) -> bool:
+    """True if a move also splits the value over axes that did not split it before.
+
+    Shardy then splits the value first and moves less. XLA may move the unsplit value,
+    or exchange data between more devices, depending on the sizes of axes.
+    """
+    before = {parent_axis(axis) for axis in cause.before.axes}
+    if {parent_axis(axis) for axis in cause.after.axes} <= before:
+        return False
+    idle = {axis for axis, size in mesh.shape.items() if size > 1} - before
+    is_permutation = c.kind == "collective-permute"
+    return c.kind == "all-gather" or (is_permutation and not idle <= {*c.mesh_axes})
 
 
 def _resplit_results(
