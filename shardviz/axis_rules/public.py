@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from shardviz.axis_rules.rules import PathRules, Rules, is_pair
 from shardviz.axis_rules.state_remedies import with_names_of_parameter
 from shardviz.base.array_spec import dtype_name, read_shape
 from shardviz.base.display import StageClock
-from shardviz.base.errors import LayoutError, ShardvizError, needed_by
+from shardviz.base.errors import LayoutError, RuleError, ShardvizError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.parse import read_text_file
@@ -125,7 +126,9 @@ def resolve(
     if mesh is not None and not isinstance(mesh, MeshSpec):
         mesh = as_mesh(mesh)
     reader = dialect_of(rules, dialect)
-    table = rules if isinstance(rules, Rules) else read_rules(rules, reader)
+    table = rules
+    if not isinstance(rules, Rules):
+        table = _read_second(rules, reader, names, "sv.resolve(names, rules)")
     if isinstance(table, PathRules):
         assert isinstance(reader, PathDialect)
         sizes = optional(read_shape, shape)
@@ -188,12 +191,13 @@ def audit(
         grid = as_mesh(mesh, count_devices)
     if _is_json_file(tree):
         tree = _read_json(tree)
+    call = "sv.audit(arrays, rules, mesh)"
     if isinstance(tree, Program):
         with needed_by("sv.audit"):
             from shardviz.programs.backend import arguments
         # The program supplies the rules, dialect and mesh that were omitted.
         reader = dialect_of(rules, dialect, tree.dialect)
-        table = read_rules(rules, reader)
+        table = _read_second(rules, reader, tree, call)
         if not len(table) and tree.rules is not None:
             table = tree.rules
         if grid is None:
@@ -201,7 +205,7 @@ def audit(
         tree = arguments.argument_tree(tree)
     else:
         reader = dialect_of(rules, dialect)
-        table = read_rules(rules, reader)
+        table = _read_second(rules, reader, tree, call)
         if grid is None:
             in_context = mesh_in_context()
     with StageClock("audit", stage="resolve"):
@@ -216,6 +220,32 @@ def audit(
             target=title,
             mesh_in_context=in_context,
         )
+
+
+def _read_second(
+    rules: RulesLike, reader: Dialect, first: object, call: str
+) -> Rules | PathRules:
+    """Reads the rules, which are the second argument of a call.
+
+    Raises:
+        RuleError: if `first` is the table instead, or if `rules` cannot be read.
+    """
+    if not isinstance(first, (Rules, PathRules)):
+        try:
+            return read_rules(rules, reader)
+        except RuleError:
+            if not _is_table(first):
+                raise
+    raise RuleError(f"The first argument is a table of rules. Write {call}.")
+
+
+def _is_table(value: object) -> bool:
+    # A pair may be two names, and other types are trees of arrays.
+    if is_pair(value) or type(value) not in (str, dict, list, tuple):
+        return False
+    with contextlib.suppress(ShardvizError):
+        return len(read_rules(value)) > 0
+    return False
 
 
 def _is_json_file(tree: PyTree) -> bool:

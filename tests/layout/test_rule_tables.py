@@ -360,6 +360,28 @@ def test_what_is_no_file_is_refused_in_one_sentence(tmp_path):
         refused(lambda path=path: sv.rules(path))
 
 
+ROWS = [sv.array("w", (8, 8), "batch mlp")]
+SWAPPED = {
+    "audit": lambda: sv.audit(NAMES, ROWS, MESH),
+    "audit of a dict": lambda: sv.audit({"batch": "data"}, ROWS, MESH),
+    "audit of text": lambda: sv.audit("batch -> data", [("w", (8, 8), "batch mlp")], MESH),
+    "audit of rules alone": lambda: sv.audit(PATHS, mesh=MESH),
+    "resolve": lambda: sv.resolve(NAMES, ("batch", "mlp")),
+    "resolve of a dict": lambda: sv.resolve({"batch": "data"}, "batch mlp"),
+    "resolve of a table of paths": lambda: sv.resolve(PATHS, "wte/embedding"),
+}
+
+
+@pytest.mark.parametrize("case", SWAPPED)
+def test_rules_in_the_place_of_arrays_or_names_are_refused(case):
+    assert refused(SWAPPED[case]).startswith("The first argument is a table of rules. Write sv.")
+
+
+def test_wrong_rules_after_names_are_not_called_swapped():
+    for names in ("batch mlp", ("batch", "mlp"), ["batch", None]):
+        assert "Cannot read rule 1, 'batch'" in refused(lambda n=names: sv.resolve(n, "batch"))
+
+
 @pytest.mark.parametrize("path", ["a\x00", "x" * 2000])
 def test_a_wrong_path_is_refused_in_one_sentence(path):
     refused(lambda: sv.resolve(path, [(".*", ())], dialect="regex"))
