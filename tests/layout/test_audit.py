@@ -289,8 +289,30 @@ def test_without_rules_no_rule_is_blamed(eight_devices):
 def test_one_idle_rule_never_fires_and_two_never_fire():
     rows, idle = [("w", (8, 8), "embed mlp")], [("heads", "data"), ("vocab", "data")]
     table = [("embed", "data"), ("mlp", "model")]
-    assert "1 of 3 rules never fires;" in sv.audit(rows, [*table, idle[0]], MESH).explain()
-    assert "2 of 4 rules never fire;" in sv.audit(rows, [*table, *idle], MESH).explain()
+    unused = "no array has a dimension named"
+    for rules, words in (
+        ([*table, idle[0]], f"1 of 3 rules never fires: {unused} 'heads'."),
+        ([*table, *idle], f"2 of 4 rules never fire: {unused} 'heads' or 'vocab'."),
+        (idle[:1], f"The only rule never fires: {unused} 'heads'."),
+        (
+            [*table, idle[0], ("mlp", None)],
+            f"2 of 4 rules never fire. N{unused[1:]} 'heads'. The other rule:\n  rule 4 (mlp",
+        ),
+    ):
+        assert words in sv.audit(rows, rules, MESH).explain()
+
+
+def test_copies_are_described_with_the_bytes_that_splitting_saves():
+    (one,) = sv.audit([("w", (8, 4), None)], [], "data=4").copies_by_axis
+    assert str(one) == (
+        "data does not split w, so there are 4 copies; splitting it would save 96 B per device"
+    )
+    rows = [("b", (8, 8), None), ("l/0/w", (8, 4), None), ("l/1/w", (8, 4), None)]
+    (several,) = sv.audit(rows, [], "data=4").copies_by_axis
+    assert str(several) == (
+        "data does not split 3 arrays, so there are 4 copies; splitting them would save 384 B"
+        " per device: 192 B for b and 2 × 96 B for l/{0..1}/w"
+    )
 
 
 def test_a_misspelt_rule_is_corrected_and_not_spread():

@@ -92,19 +92,21 @@ def rule_uses(uses: Sequence[RuleUse]) -> str:
         noun = "pattern"
         verb = by_count(len(idles), "decides nothing", "decide nothing")
     head = f"{len(idles):,} of {plural(count, noun)} {verb}"
+    if count == 1:
+        head = f"The only {noun} {verb}"
     # A table for many models can have dozens of names that this model doesn't use.
     names, lines = [], []
     for use in idles:
         if isinstance(use.rule, Rule) and isinstance(use.never, NoSuchName):
-            names.append(use.rule.logical)
+            names.append(shown(use.rule.logical))
         else:
             lines.append(f"  {noun} {use.index + 1} ({use.rule}) {use.never}.")
     if names:
-        verb = by_count(len(names), "is", "are")
-        head += f"; {len(names):,} of them {verb} for names that no array has"
-        head += f" ({joined(dict.fromkeys(names), limit=SHOWN)})"
-    if not lines:
-        return f"{head}."
+        unused = joined(dict.fromkeys(names), "or", limit=SHOWN)
+        if not lines:
+            return f"{head}: no array has a dimension named {unused}."
+        others = by_count(len(lines), "rule", "rules")
+        head += f". No array has a dimension named {unused}. The other {others}"
     return first_lines(f"{head}:", lines, 2 * SHOWN)
 
 

@@ -358,13 +358,24 @@ def _groups(audit: Audit) -> str:
 
 
 def axis_copies(fact: AxisCopies) -> str:
-    """Lists the arrays that a mesh axis does not split, and their copies' cost."""
-    costs = _with_sizes(fact.rows, lambda row: copy_cost(row, fact.copies))
-    size = bytes_text(fact.bytes_per_device)
-    names = joined(costs, limit=SHOWN)
+    """Lists the arrays that a mesh axis does not split, and what splitting saves."""
+
+    def saved(row: Request) -> int:
+        return copy_cost(row, fact.copies)
+
+    arrays, pronoun, parts = plural(len(fact.rows), "array"), "them", ""
+    if len(fact.rows) == 1:
+        arrays, pronoun = fact.rows[0].path, "it"
+    else:
+        costs = []
+        for layers in fold(fact.rows, lambda row: row.path, saved):
+            size = bytes_text(saved(layers.items[0]))
+            costs.append(f"{layers.count}{size} for {layers.name}")
+        parts = f": {joined(costs, limit=SHOWN)}"
     return (
-        f"{fact.axis} does not split {names}: {fact.copies} copies, which cost each"
-        f" device {size}"
+        f"{fact.axis} does not split {arrays}, so there are {fact.copies} copies;"
+        f" splitting {pronoun} would save {bytes_text(fact.bytes_per_device)} per device"
+        f"{parts}"
     )
 
 
