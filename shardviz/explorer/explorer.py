@@ -188,7 +188,8 @@ class Explorer(anywidget.AnyWidget):
     def _draw_(self, **options: Any) -> Picture:
         from shardviz.pictures import draw
 
-        return draw(self._static, **options)
+        # The options are those of a program's picture.
+        return draw(self.session.program if options else self._static, **options)
 
     @property
     def _static(self) -> Program | Audit:

@@ -97,6 +97,7 @@ class StageResults:
         report: the latest report; None before the first compile.
         report_revision: the revision of the compiled program.
         target: the target of the report.
+        is_preview: whether XLA was still compiling when the report was made.
         not_run: why the partitioner does not run automatically; `""` if it does.
         program: the program of the report.
         running: the current work: `"planning"`, `"partitioning"`, `"compiling"`
@@ -110,6 +111,7 @@ class StageResults:
     report: Report | None = None
     report_revision: int = -1
     target: str = ""
+    is_preview: bool = False
     not_run: str = ""
     program: Program | None = None
     running: str = ""
@@ -147,9 +149,7 @@ class StageResults:
     def has_ended(self, job: Job) -> bool:
         """Whether the report is the job's, and is more than its preview."""
         report = self.report_of(job.revision, job.target)
-        if report is None:
-            return False
-        return report.error is not None or report.collectives is not None
+        return report is not None and not self.is_preview
 
     def shown(self) -> tuple[object, ...]:
         """Returns a key that changes whenever the page must show other results."""
@@ -203,7 +203,11 @@ class Planner:
     ) -> None:
         """Shows an existing report instead of compiling the program again."""
         self._update(
-            report=report, report_revision=revision, target=target, program=program
+            report=report,
+            report_revision=revision,
+            target=target,
+            is_preview=False,
+            program=program,
         )
 
     def plan_now(self, program: Program, revision: int, timeout: float) -> None:
@@ -357,6 +361,7 @@ class Planner:
                 report=report,
                 report_revision=job.revision,
                 target=job.target,
+                is_preview=running != "",
                 program=job.program,
                 running=running,
             )
