@@ -100,7 +100,7 @@ def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
     if len(shape) != chip.axes:
         raise TargetError(
             f"A slice of {chip.title} has {chip.axes} dimensions; got"
-            f" {_times(typed_shape)}. Write {name}:{_times((4,) * chip.axes)}, for example."
+            f" {_times(typed_shape)}. An example is {name}:{_times((4,) * chip.axes)}."
         )
     if math.prod(shape) > 1 and (shape[0] % 2 or shape[1] % 2):
         even = (shape[0] + shape[0] % 2, shape[1] + shape[1] % 2, *shape[2:])
