@@ -177,10 +177,10 @@ def _plan(options: argparse.Namespace) -> int:
     if not isinstance(result, Plan):
         raise _not_of_a_program("plan", options.what, result)
     # XLA's partitioner may use other collectives; the notes say where.
-    found: dict[str, Any] = {"estimated": True}
+    fields: dict[str, Any] = {"estimated": True}
     if result.ok:
-        found["mesh"] = dict(result.mesh.shape)
-    return _print_program(result, result.without_error.collectives, found, options)
+        fields["mesh"] = dict(result.mesh.shape)
+    return _print_program(result, result.without_error.collectives, fields, options)
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -197,20 +197,20 @@ def _compile(options: argparse.Namespace) -> int:
         result = result.report
     if not isinstance(result, Report):
         raise _not_of_a_program("report", options.what, result)
-    found = {
+    fields = {
         "target": result.target,
         "memory": needed_bytes(result.without_error.memory),
     }
-    return _print_program(result, result.without_error.collectives, found, options)
+    return _print_program(result, result.without_error.collectives, fields, options)
 
 
 def _print_program(
     result: Plan | Report,
     collectives: Iterable[Collective] | None,
-    found: dict[str, Any],
+    fields: dict[str, Any],
     options: argparse.Namespace,
 ) -> int:
-    """Prints a plan or report; `found` holds further fields of its JSON."""
+    """Prints a plan or report; `fields` holds further fields of its JSON."""
     if not options.json:
         _print(result)
         return EXIT_CODES[result.ok]
@@ -227,9 +227,9 @@ def _print_program(
             "source": collective.source,
         }
         rows.append(row)
-    found["error"] = result.error and result.error.message
-    found["notes"] = [str(note) for note in result.without_error.notes]
-    print(json.dumps({**found, "collectives": rows}, indent=2))
+    fields["error"] = result.error and result.error.message
+    fields["notes"] = [str(note) for note in result.without_error.notes]
+    print(json.dumps({**fields, "collectives": rows}, indent=2))
     return EXIT_CODES[result.ok]
 
 

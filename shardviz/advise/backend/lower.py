@@ -38,8 +38,10 @@ from shardviz.programs.backend.bridge import jax_dtype
 from shardviz.programs.backend.trace import Output, donated_leaves
 
 _MOST_SPLITS = 4
-# The most arguments to split in one change, and to split one by one.
-_MOST_ARGUMENTS, _MOST_SINGLE = 6, 3
+# The most arguments to split in one change.
+_MOST_ARGUMENTS = 6
+# The most arguments to split alone.
+_MOST_SINGLE = 3
 # The most single changes to compile. Combinations are compiled in addition.
 _MOST_COMPILED = 8
 # The least reduction, as a fraction of the peak.
@@ -113,7 +115,7 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
     before = _planned_bytes(trials.plan_of(trials.program))
     least_gain = _LEAST_GAIN * (peak_bytes(trials.before.without_error.memory) or 0)
     planned: list[tuple[int, Trial]] = []
-    policies: set[int] = set()
+    programs: set[object] = set()
     for edits in edits_to_try(trials):
         trials.enter(f"plan {len(planned) + 1}")
         trial = trials.plan(edits)
@@ -121,12 +123,12 @@ def _promising(trials: Trials, refused: list[Refusal]) -> list[Trial]:
             refused.append(trial)
             continue
         needed = _planned_bytes(trial.plan)
+        # Policies that save the same values give the same program.
+        same = needed if isinstance(edits[0], Rematerialise) else tuple(edits)
         if before - needed < least_gain:
             refused.append(NoLessPlanned(tuple(edits)))
-        # Policies that save the same values give the same program.
-        elif not isinstance(edits[0], Rematerialise) or needed not in policies:
-            if isinstance(edits[0], Rematerialise):
-                policies.add(needed)
+        elif same not in programs:
+            programs.add(same)
             # What a device receives needs memory, too.
             planned.append((needed + sent_in_all(trial.plan.collectives), trial))
     planned.sort(key=lambda row: row[0])

@@ -114,7 +114,7 @@ class PlanReader(PlanBuilder):
     ) -> None:
         super().__init__([*arguments, *results], attributes)
         self.mesh = mesh
-        self._requested = functions_of(lowered.operation)["main"]
+        self._lowered_main = functions_of(lowered.operation)["main"]
         #: Value name -> constraint spec, for constraints with axes of size 1.
         self.written: dict[str, Spec] = {}
         self._arguments, self._results = arguments, results
@@ -360,7 +360,7 @@ class PlanReader(PlanBuilder):
             origins = self._own_origins(main, ARGUMENT_ATTRIBUTES, number)
             # If the program requests an axis, the argument is the origin, even if
             # Shardy names another one.
-            sharding = named_attribute(self._requested, ARGUMENT_ATTRIBUTES, number)
+            sharding = named_attribute(self._lowered_main, ARGUMENT_ATTRIBUTES, number)
             for requested in self.attributes.specs_of(sharding):
                 for axis in requested.axes:
                     if axis in spec.axes:
@@ -392,7 +392,7 @@ class PlanReader(PlanBuilder):
             (spec,) = self.attributes.specs_of(sharding) or (
                 not_split(returned_op.shape),
             )
-            requested = named_attribute(self._requested, RESULT_ATTRIBUTES, number)
+            requested = named_attribute(self._lowered_main, RESULT_ATTRIBUTES, number)
             free = range(len(returned_op.shape))
             if requested is not None:
                 free = open_dims(requested)

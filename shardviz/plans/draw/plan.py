@@ -85,14 +85,14 @@ class ValueRow:
     @property
     def origins(self) -> list[str]:
         """The origins of the axes; empty if the value itself is the origin of all."""
-        op, parts, other = self.op, list[str](), False
+        op, parts, elsewhere = self.op, list[str](), False
         for axis, origin in op.origins.items():
             own = origin.name == op.name
             if origin.kind == "constraint":
                 own = op.opcode == "sharding_constraint" and origin.source == op.source
             parts.append(axis_from(axis, origin))
-            other = other or not own
-        return parts if other else []
+            elsewhere = elsewhere or not own
+        return parts if elsewhere else []
 
     @property
     def estimate(self) -> list[str]:
