@@ -40,7 +40,7 @@ class LatestWins(Generic[Item]):
     >>> done = []
     >>> def work(item, stop):
     ...     done.append(item)
-    >>> latest = LatestWins("example", work, lambda item, error: None, 0.1)
+    >>> latest = LatestWins("example", work, lambda item, error: None, 0.5)
     >>> for number in range(100):
     ...     latest.request(number)
     >>> latest.wait(5), done

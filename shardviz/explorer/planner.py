@@ -220,22 +220,30 @@ class Planner:
 
     def start(self, job: Job) -> None:
         """Starts a job for the user, unless another one is running."""
-        if not self.busy:
+        with self._writing:
+            if self.busy:
+                return
             job.started = time.time()
             self.job = job
             self._compiles.request(job)
-            self._changed()
+        self._changed()
 
     def cancel(self) -> None:
         """Ends the user's job immediately, with a report that it was cancelled."""
         job = self.job
         if job is None or not self.busy:
             return
-        self._compiles.abandon()
         words = wording.cancelled(job.kind, job.stage)
         report = Report(job.program.name, "", error=Failure("cancelled", words))
         # Results of earlier stages are still valid, so keep them.
-        self._end(job, report)
+        with self._writing:
+            if job.report is not None:  # the job has just ended
+                return
+            # The report comes first: work that is told to stop returns the results it
+            # has, which must not become the job's report.
+            job.report = report
+            self._compiles.abandon()
+        self._continue()
 
     def pause(self) -> None:
         """Ends all work except a short compile; the next request begins work again."""
@@ -378,6 +386,10 @@ class Planner:
             if job.report is not None:  # the job was cancelled
                 return
             job.report = report
+        self._continue()
+
+    def _continue(self) -> None:
+        """Resumes automatic plans and compiles after a job has ended."""
         self._update(running="")
         # If the program was edited during the job, partition it now.
         if self._requested is not None:
