@@ -32,7 +32,7 @@ from shardviz.axis_rules.libraries import (
     without_metadata,
 )
 from shardviz.axis_rules.maxtext import RecordedArray, plain_path, read_record
-from shardviz.base.array_spec import ArraySpec, dtype_name, read_names
+from shardviz.base.array_spec import ArraySpec, array_dtype, dtype_name, read_names
 from shardviz.base.errors import LayoutError, RuleError, ShardvizError
 from shardviz.base.format import shown
 from shardviz.base.layout import Layout, layout_from_indices
@@ -131,7 +131,8 @@ def read_leaf(
         axes = _asked(names, name, value)
     memory = foreign_memory(attribute(value, "sharding"))
     try:
-        array = ArraySpec("array", value.shape, None, value.dtype, spec, memory)
+        dtype = array_dtype(value)
+        array = ArraySpec("array", value.shape, None, dtype, spec, memory)
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
     # Like a PartitionSpec, names can have fewer entries than there are dimensions.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeGuard
+
+import numpy as np
 
 from shardviz.base.display import Displayed
 from shardviz.base.errors import LayoutError, RuleError
@@ -62,6 +66,17 @@ for _form in [
     "e8m0fnu",
 ]:
     DTYPE_BITS[f"float8_{_form}"] = 8
+
+# What jax reads as True in an environment variable.
+_TRUE = ("y", "yes", "t", "true", "on", "1")
+
+# The dtypes to which jax narrows 64-bit numpy arrays, unless its x64 mode is on.
+_NARROW = {
+    "int64": "int32",
+    "uint64": "uint32",
+    "float64": "float32",
+    "complex128": "complex64",
+}
 
 # jax's default dtypes for Python scalars.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
@@ -373,3 +388,26 @@ def unique_names(arrays: Iterable[ArraySpec]) -> None:
         raise LayoutError(
             f"Each array has its own name; {listed(repeated)} is used more than once."
         )
+
+
+def array_dtype(array: Any) -> Any:
+    """Returns an array's dtype; for numpy, the dtype that the array has in jax.
+
+    jax narrows 64-bit numpy arrays to 32 bits, unless `jax_enable_x64` is on.
+
+    >>> import numpy as np
+    >>> array_dtype(np.zeros(8)), array_dtype(np.zeros(8, np.int8))
+    ('float32', dtype('int8'))
+    """
+    dtype = array.dtype
+    if isinstance(array, (np.ndarray, np.generic)) and not _x64():
+        return _NARROW.get(dtype.name, dtype)
+    return dtype
+
+
+def _x64() -> bool:
+    """Whether jax keeps 64-bit types; does not import jax."""
+    jax = sys.modules.get("jax")
+    if jax is not None:
+        return bool(jax.config.jax_enable_x64)
+    return os.environ.get("JAX_ENABLE_X64", "").lower() in _TRUE

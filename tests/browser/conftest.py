@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.chromium import HOW, find_chromium, in_ci
 from tests.browser.lab import Lab, LabServer, lab_server
 from tests.browser.watch import HEIGHT, WIDTH, Complaints, chromium, new_context
+
+# Playwright's 5 s are not enough for a kernel on a busy machine.
+expect.set_options(timeout=30_000)
 
 
 # Playwright keeps an event loop running in this thread, which other tests must not meet: so the

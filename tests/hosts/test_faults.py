@@ -117,7 +117,7 @@ def test_who_is_lost_in_a_run_is_named_and_all_are_ended(hosts, fault, rank, wor
 
     program = sv.program(endless, X, mesh=mesh)
     error = run_program(program, target=hosts, cache=ExecutableCache(), cancelled=hit).error
-    assert time.monotonic() - done[0] < hosts.heartbeat + 5
+    assert time.monotonic() - done[0] < hosts.heartbeat + 30
     assert gone(pids)
     assert left_by(pids) == []
     assert hosts.problem

@@ -41,21 +41,21 @@ def test_many_threads_make_it_once():
     results: list[object] = []
 
     def make() -> object:
-        others_came.wait(10)
+        others_came.wait(60)
         made.append(object())
         return made[0]
 
     def ask() -> None:
-        ready.wait(10)
+        ready.wait(60)
         results.append(cache.get_or_make("key", make))
 
     threads = [threading.Thread(target=ask) for _ in range(16)]
     for thread in threads:
         thread.start()
-    ready.wait(10)
+    ready.wait(60)
     others_came.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(made) == 1
     assert results == made * 16
     assert (cache.misses, cache.hits) == (1, 15)
@@ -79,7 +79,7 @@ def test_a_waiting_thread_takes_over_from_one_that_failed():
 
     def fail() -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
         raise KeyboardInterrupt
 
     def first() -> None:
@@ -90,14 +90,14 @@ def test_a_waiting_thread_takes_over_from_one_that_failed():
 
     maker = threading.Thread(target=first)
     maker.start()
-    begun.wait(10)
+    begun.wait(60)
     waiter_result: list[str] = []
     waiter = threading.Thread(
         target=lambda: waiter_result.append(cache.get_or_make("a", lambda: "second"))
     )
     waiter.start()
     go_on.set()
-    maker.join(10)
-    waiter.join(10)
+    maker.join(60)
+    waiter.join(60)
     assert waiter_result == ["second"]
     assert len(errors) == 1

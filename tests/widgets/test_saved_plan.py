@@ -1,7 +1,7 @@
 """A saved page plans for itself."""
 
 import importlib.util
-import time
+import threading
 
 import pytest
 
@@ -38,9 +38,7 @@ def text(stages: dict, index: int) -> str:
 @pytest.mark.parametrize("name", [programs.DEFAULT, "two orders of devices"])
 def test_every_known_program_saves_with_its_stages_values_and_explanations(name, eight_devices):
     made = explorer(name)
-    began = time.perf_counter()
     stages, values = saved(made.stages, made.session.program)
-    assert time.perf_counter() - began < stages_view.PLAN_S
     assert text(stages, 1) == "not partitioned"
     if name == "two orders of devices":
         assert "Two meshes hold the same 8 devices in another order" in values["error"]
@@ -68,26 +66,25 @@ def test_without_jax_the_page_says_not_planned(monkeypatch):
 def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
     monkeypatch.setattr(stages_view, "PLAN_S", 0.2)
 
+    ended = threading.Event()
+
     def slow(x):
-        time.sleep(1.5)
+        assert ended.wait(120)
         return x
 
     program = Program(slow, programs.get().arrays[:1], make_mesh(data=4, model=2), name="slow")
     made = views()
-    began = time.perf_counter()
-    stages, values = saved(made, program)
-    assert time.perf_counter() - began < 1.2
+    stages, values = saved(made, program)  # while the function waits
     assert text(stages, 0) == "not planned"
     assert values["error"] == "Saved without the plan, which was not ready within 0.2 s."
+    ended.set()
     made._planner.close()
 
 
 def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch):
     made, sent = explorer(), []
     monkeypatch.setattr(made, "send", lambda message, *_: sent.append(message))
-    began = time.perf_counter()
     made._receive(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
-    assert time.perf_counter() - began < stages_view.PLAN_S
     (message,) = [m for m in sent if m.get("kind") == "file"]
     assert '"The program is planned once you pause editing."' not in message["text"]
     assert "1 all-gather, 1 all-reduce" in message["text"]

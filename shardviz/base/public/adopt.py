@@ -20,7 +20,7 @@ from shardviz.axis_rules.maxtext import mesh_of_config
 from shardviz.axis_rules.requests import request
 from shardviz.axis_rules.rule_tables import dialect_of, read_yaml
 from shardviz.axis_rules.rules import Rules
-from shardviz.base.array_spec import ArraySpec
+from shardviz.base.array_spec import ArraySpec, array_dtype
 from shardviz.base.errors import LayoutError, MeshError, SpecError, needed_by
 from shardviz.base.format import shown
 from shardviz.base.layout import Layout, lay_out
@@ -238,7 +238,8 @@ def layout_of(
         return placed
     shape: Any = getattr(array, "shape", array)
     if dtype is None:
-        dtype = getattr(array, "dtype", None) or "float32"
+        has_dtype = getattr(array, "dtype", None) is not None
+        dtype = array_dtype(array) if has_dtype else "float32"
     if is_jax(spec) and hasattr(spec, "shard_shape"):
         return bridge().sharding_layout(shape, dtype, spec)
     # A ShardingSpec or integer partitions need no mesh, only device ids.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
@@ -277,12 +276,7 @@ def _array(name: str, leaf: Any) -> ArraySpec:
             " or sv.array(...); put numbers and flags into the function with"
             " functools.partial."
         )
-    array = adopt_array(name, leaf)
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        # Convert 64-bit numpy types as jit does if jax is set to 32 bits.
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        array = array.replace(dtype=dtype_name(dtype))
-    return array
+    return adopt_array(name, leaf)
 
 
 def _same_mesh(mesh: MeshSpec | None, leaf: object, name: str) -> MeshSpec | None:

@@ -37,7 +37,7 @@ from shardviz.axis_rules import libraries
 from shardviz.axis_rules.requests import Request
 from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rules import PathRules, Rules
-from shardviz.base.array_spec import ArraySpec, dtype_name, read_shape
+from shardviz.base.array_spec import ArraySpec, array_dtype, dtype_name, read_shape
 from shardviz.base.backend.jax_compat import large_sharding
 from shardviz.base.errors import LayoutError, ProgramError, ShardvizError, TargetError
 from shardviz.base.format import listed, plural, shown
@@ -133,7 +133,8 @@ def adopt_array(name: str, value: Any) -> ArraySpec:
     shape = read_shape(value.shape)
     # numpy arrays are on no device, so jax is free to place them.
     free = len(shape) > 0 and not getattr(value, "committed", sharding is not None)
-    return ArraySpec(name, shape, None, dtype_name(value.dtype), spec, kind, weak, free)
+    dtype = dtype_name(array_dtype(value))
+    return ArraySpec(name, shape, None, dtype, spec, kind, weak, free)
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
