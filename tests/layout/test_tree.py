@@ -15,6 +15,7 @@ from flax.training.train_state import TrainState
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.axis_rules.array_tree import read_tree
 from shardviz.base.array_spec import ArraySpec
 from shardviz.base.errors import LayoutError
@@ -61,7 +62,8 @@ V = ArraySpec("v", (4,), dtype="int8")
         (None, []),
         ({"a": {}, "b": [], "c": (), "d": None}, []),
         ({"w": np.zeros((8, 4), np.float32)}, [ArraySpec("w", (8, 4))]),
-        ({"w": np.zeros((8, 4))}, [ArraySpec("w", (8, 4), dtype="float64")]),
+        # As jax places it, unless it is set to 64 bits.
+        ({"w": np.zeros((8, 4))}, [ArraySpec("w", (8, 4))]),
         ({"w": jax.ShapeDtypeStruct((8, 4), jnp.bfloat16)},
          [ArraySpec("w", (8, 4), dtype="bfloat16")]),
         ({"k": jax.eval_shape(lambda: jax.random.key(0))}, [ArraySpec("k", (), dtype="key<fry>")]),
@@ -196,3 +198,14 @@ def test_what_eval_shape_says_under_a_mesh_gives_way_to_names(eight_devices):
     live = jax.device_put(np.zeros((8, 4)), NamedSharding(real, P()))
     (boxed,) = arrays([nn.LogicallyPartitioned(live, ("embed", "mlp"))])
     assert boxed.spec == Spec.of(), "it is there, and replicated"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128", "int8", "float32"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_numpy_arrays_have_the_type_that_jax_gives_them(dtype, wide):
+    value = np.ones((8, 4), dtype)
+    with jax.enable_x64(wide):
+        placed = str(jnp.asarray(value).dtype)
+        assert sv.layout(value, "data", "data=4").dtype == placed
+        assert arrays({"w": value})[0].dtype == placed
+        assert sv.explore(value).session.arrays[0].dtype == placed

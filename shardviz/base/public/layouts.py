@@ -143,7 +143,8 @@ def layout(
 
     Args:
         array: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
-            live array, possibly in a flax parameter box.
+            live array, possibly in a flax parameter box. As in jax, a numpy array of
+            64 bits becomes one of 32 bits unless `jax_enable_x64` is on.
         spec: a PartitionSpec (text or jax object), a jax `Sharding`, or a ShardingSpec
             or Parts of `shardviz.legacy`.
         mesh: the mesh, if `spec` has none.

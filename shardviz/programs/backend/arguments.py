@@ -246,6 +246,7 @@ def _step(key: Any) -> str:
 def is_array(leaf: object) -> bool:
     """True if jax accepts a leaf as an array, because it has a shape and a dtype.
 
+    >>> import numpy as np
     >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
     (True, False, False)
     """
