@@ -437,7 +437,7 @@ class _TreeReader:
         return [(name, getattr(value, name)) for name in names]
 
     def _scalar(self, value: object, path: str) -> None:
-        array = ArraySpec("number", (), None, dtype_name(type(value)))
+        array = ArraySpec("number", (), None, dtype_name(array_dtype(value)))
         self._keep(TreeLeaf(array), path or "array")
 
     def _described(self, name: str, shape: Any, fields: list) -> None:

@@ -78,7 +78,7 @@ _NARROW = {
     "complex128": "complex64",
 }
 
-# jax's default dtypes for Python scalars.
+# jax's default dtypes for Python scalars, unless its x64 mode is on.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
@@ -231,7 +231,7 @@ def dtype_name(dtype: object) -> str:
     if isinstance(dtype, str):
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
-        return _PYTHON[dtype]
+        return dtype_name(array_dtype(dtype()))
     attribute = getattr(dtype, "dtype", None)  # jnp.bfloat16 has one
     dtype_object = attribute if hasattr(attribute, "itemsize") else dtype
     name = getattr(dtype_object, "name", None)
@@ -391,14 +391,17 @@ def unique_names(arrays: Iterable[ArraySpec]) -> None:
 
 
 def array_dtype(array: Any) -> Any:
-    """Returns an array's dtype; for numpy, the dtype that the array has in jax.
+    """Returns the dtype that an array or a number has in jax.
 
-    jax narrows 64-bit numpy arrays to 32 bits, unless `jax_enable_x64` is on.
+    jax narrows 64-bit numpy arrays and Python numbers to 32 bits, unless
+    `jax_enable_x64` is on.
 
     >>> import numpy as np
-    >>> array_dtype(np.zeros(8)), array_dtype(np.zeros(8, np.int8))
-    ('float32', dtype('int8'))
+    >>> array_dtype(np.zeros(8)), array_dtype(np.zeros(8, np.int8)), array_dtype(1.5)
+    ('float32', dtype('int8'), 'float32')
     """
+    if type(array) in _PYTHON:
+        array = np.zeros((), type(array))
     dtype = array.dtype
     if isinstance(array, (np.ndarray, np.generic)) and not _x64():
         return _NARROW.get(dtype.name, dtype)

@@ -315,9 +315,9 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     if op.kind == "result" and op.operands:
         # The function left this dimension as it is in the value that it returns.
         return _why_not_split(plan, plan.by_name[op.operands[0]], dim)
-    if not op.covered:
-        return NoRuleLine(dim, size, op.name)
     rule, index = op.factors, op.name.rpartition("[")[2].rstrip("]")
+    if not op.covered and (rule is None or not rule.propagates):
+        return NoRuleLine(dim, size, op.name)
     number = int(index) if index.isdecimal() else 0
     if rule is None or number >= len(rule.results) or dim >= len(rule.results[number]):
         return UnreachedLine(dim, size)

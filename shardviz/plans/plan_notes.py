@@ -37,6 +37,17 @@ class OpaqueCall(PlanNote):
 
 
 @dataclass(frozen=True)
+class ReplacedCall(PlanNote):
+    """The value is computed by a custom call that XLA replaces before propagation.
+
+    Attributes:
+        target: the name of the custom call.
+    """
+
+    target: str
+
+
+@dataclass(frozen=True)
 class PythonCall(PlanNote):
     """The value is computed by a Python callback on the host of one device.
 

@@ -209,3 +209,14 @@ def test_numpy_arrays_have_the_type_that_jax_gives_them(dtype, wide):
         assert sv.layout(value, "data", "data=4").dtype == placed
         assert arrays({"w": value})[0].dtype == placed
         assert sv.explore(value).session.arrays[0].dtype == placed
+
+
+@pytest.mark.parametrize("number", [True, 3, 1.5, 2j, np.float32(3)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_numbers_have_the_type_that_jax_gives_them(number, wide):
+    with jax.enable_x64(wide):
+        (leaf,) = arrays({"s": number})
+        assert leaf.dtype == str(jnp.asarray(number).dtype)
+        kind = type(number)
+        assert ArraySpec("s", (), dtype=kind).dtype == str(jnp.zeros((), kind).dtype)
+        assert arrays({"s": np.float64(3)})[0].dtype == str(jnp.asarray(np.float64(3)).dtype)

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.plans.plan_notes import UncertainValues
+from shardviz.plans.plan_notes import ReplacedCall, UncertainValues
 from shardviz.plans.uncertain import Uncertain
 from tests.propagation.planning import plan
+from tests.stages.functions import convolution, convolution_gradient
 
 X = ((32, 64), "data, model")
 
@@ -107,3 +108,30 @@ def test_the_values_in_nested_shard_maps_are_blocks_along_the_axes_of_all(eight_
     (note,) = made.op("rev").notes
     assert note.axes == ("data", "model")
     assert not uncertain(made)
+
+
+IMAGE, KERNEL = (8, 16, 16, 8), (3, 3, 8, 8)
+CONVOLUTIONS = {
+    "batch": (convolution_gradient, "data", "", set()),
+    "channels": (convolution, "None, None, None, model", "None, None, model", set()),
+    # The gradient's windows are as large as the image.
+    "height": (convolution_gradient, "data, model", "", {"model"}),
+    "height of the kernel": (convolution, "data", "model", {"model"}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_is_uncertain_along_its_windows(name, eight_devices):
+    fn, image, kernel, expected = CONVOLUTIONS[name]
+    made = plan(fn, x=(IMAGE, image), k=((4, *KERNEL[1:]), kernel))
+    (last, *_) = [op for op in reversed(made.ops) if op.opcode == "convolution"]
+    assert {axis for found in last.uncertain for axis in found.axes} == expected
+
+
+def test_the_plan_does_not_cover_a_call_that_xla_replaces(eight_devices):
+    made = plan(lambda x: jax.lax.approx_max_k(x, 4)[0], x=X)
+    value = made.op("approx_top_k[0]")
+    assert not value.covered
+    assert value.notes == (ReplacedCall("ApproxTopK"),)
+    assert made.collectives == ()
+    assert Uncertain("along", ("data", "model"), "approx_top_k") in value.uncertain

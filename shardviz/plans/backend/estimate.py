@@ -64,10 +64,10 @@ from shardviz.plans.backend.reader import PlanReader
 from shardviz.plans.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.plans.plan_values import PlannedOp, array_bytes
 
-# Custom calls for which XLA's partitioner has special code.
+# Custom calls that XLA replaces, or for which its partitioner has special code.
 _SPLIT_CALLS = frozenset({
     "mhlo.topk", "mhlo.erf", "annotate_device_placement", "CustomSPMDPartitioning",
-    "PartialReduce", "MoveToHost", "MoveToDevice",
+    "PartialReduce", "ApproxTopK", "MoveToHost", "MoveToDevice",
 })  # fmt: skip
 _DIM = re.compile(r"\{([^{}]*)\}")
 # Maximum number of pairs read from a permutation.

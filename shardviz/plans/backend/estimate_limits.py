@@ -10,7 +10,7 @@ marks.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import jax
@@ -21,7 +21,7 @@ from shardviz.base.collective_kind import KINDS
 from shardviz.base.mesh import MeshSpec
 from shardviz.base.partition_spec import Spec
 from shardviz.plans.plan_causes import MoveCause
-from shardviz.plans.plan_notes import InsideShardMap
+from shardviz.plans.plan_notes import InsideShardMap, ReplacedCall
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
 from shardviz.plans.uncertain import Uncertain
 
@@ -32,7 +32,6 @@ _ALONG = {
     "slice": "permutation",
     "reverse": "permutation",
     "concatenate": "permutation",
-    "convolution": "permutation",
     "reduce_window": "permutation",
     "select_and_scatter": "permutation",
     "dynamic_slice": "blocked_propagation",
@@ -109,7 +108,8 @@ def with_uncertain(
                 axes = ()
             if axes:
                 name = op.opcode
-                if code == "call":  # "custom_call" would not identify the operation
+                # "custom_call" would not identify the operation.
+                if op.opcode in _CALLS:
                     name = op.op.rpartition("/")[2] or name
                 op = op.changed(uncertain=(Uncertain(code, axes, name),))
         marked.append(op)
@@ -191,6 +191,8 @@ def _of_operation(
         mesh: the mesh.
     """
     rule, opcode, moved = op.factors, op.opcode, _over(planned, _MOVES)
+    if any(isinstance(note, ReplacedCall) for note in op.notes):
+        return "along", _axes_of((*reads, op))
     if opcode in _CALLS:
         first = 0
         if rule is not None and rule.propagates:
@@ -235,6 +237,7 @@ def _read_along(
     if op.opcode == "reduce" and len(rule.results) > 1:  # argmax has indices too
         factors = rule.reduction
     if op.opcode == "convolution":
+        factors = _windows(rule)
         # A dimension with two factors has several groups of channels, which XLA does
         # not split.
         for tensor in (*rule.operands, *rule.results):
@@ -246,6 +249,19 @@ def _read_along(
         if alone := ({*left} ^ {*right}) - {*op.spec.axes}:
             return tuple(sorted(alone))
     return _split((*reads, op), (*rule.operands, *rule.results), factors)
+
+
+def _windows(rule: ShardingRule) -> set[str]:
+    """The factors of a convolution's spatial dimensions.
+
+    Shardy has no permutation along a window that is as large as the input, as in the
+    gradient of a kernel, nor for the dimensions of a kernel.
+    """
+    tensors = (*rule.operands, *rule.results)
+    counts = Counter(name for tensor in tensors for names in tensor for name in names)
+    single = {name for name, count in counts.items() if count == 1}
+    # The channels are the last of the summed factors.
+    return single.union(rule.permutation, rule.reduction[:-1])
 
 
 def _split(

@@ -79,6 +79,7 @@ from shardviz.plans.plan_notes import (
     OpaqueCall,
     PlanNote,
     PythonCall,
+    ReplacedCall,
 )
 from shardviz.plans.plan_values import PlannedOp, ShardingRule
 
@@ -87,6 +88,8 @@ T = TypeVar("T")
 _SUMS = {"dot_general", "convolution", "dot"}
 #: Target of the custom call for `jax.lax.ragged_all_to_all`.
 RAGGED = "ragged_all_to_all"
+# Targets of custom calls that XLA replaces by operations, such as sorts.
+_REPLACED = frozenset({"ApproxTopK"})
 _RETURNS = {FUNCTION_RETURN, STABLEHLO_RETURN, SHARDY_RETURN}
 
 
@@ -467,6 +470,8 @@ def _custom_call(
     """Whether Shardy decides the sharding of a custom call, and notes on the call."""
     if target == RAGGED:
         return True, ()  # handled as a collective
+    if target in _REPLACED:
+        return False, (ReplacedCall(target),)
     note: PlanNote = OpaqueCall(target)
     if "callback" in target:
         note = PythonCall(target)

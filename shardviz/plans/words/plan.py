@@ -58,6 +58,7 @@ from shardviz.plans.plan_notes import (
     PlanNote,
     PlatformDependent,
     PythonCall,
+    ReplacedCall,
     SizeOneAxes,
     UncertainValues,
     UnevenResult,
@@ -401,6 +402,10 @@ SENTENCES = {
     LeftOutLine: _left_out,
     Unused: _sentence("The program does not use it."),
     OpaqueCall: lambda note: f"It calls {note.target}, whose code XLA cannot see.",
+    ReplacedCall: lambda note: (
+        f"XLA replaces {note.target} by other operations before it propagates shardings, and"
+        " the plan does not."
+    ),
     PythonCall: _sentence(
         "It calls Python on the host of one device, so its operands are gathered on that device."
     ),
