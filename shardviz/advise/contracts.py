@@ -259,9 +259,15 @@ class Expectation:
             collectives: whether to lock the collectives of a Program or of Stages too.
 
         Raises:
-            ProgramError: for a Report, which lacks facts that a lock needs, and for a
-                program with an error.
+            ProgramError: for a Report, which lacks facts that a lock needs, for a
+                program with an error, and for the path of a lock file.
         """
+        if not isinstance(collectives, bool):
+            raise ProgramError(
+                f"locked() makes a new lock and takes collectives=True or False; got"
+                f" {shown(collectives)}. Write .matches(...) to compare with a lock or the"
+                " path of a lock file."
+            )
         # There is no expectation to violate here: a failing program is an invalid
         # argument.
         try:

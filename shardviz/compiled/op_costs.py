@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -104,6 +104,10 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     16384.0
     """
     named, mesh, traffic = plan.by_name, plan.mesh, _Traffic(plan)
+    sums: dict[str, set[str]] = {}
+    for collective in plan.collectives:
+        if collective.definition.sums:
+            sums.setdefault(collective.value, set()).update(collective.mesh_axes)
     costs = []
     for op in plan.ops:
         if op.kind != "op" or op.opcode in _FREE or not op.covered:
@@ -113,7 +117,8 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
         if trips is None and "loop" not in op.region:
             trips = 1
         dtype = (reads or [op])[0].dtype
-        flops, size = _flops(op, reads, mesh), _bytes_of(op, named, mesh)
+        flops = _flops(op, reads, mesh, sums.get(op.name, set()))
+        size = _bytes_of(op, named, mesh)
         cost = OpCost(op.name, op.opcode, flops, size, trips, dtype, op.source)
         costs.append(replace(cost, unavoidable=traffic.of(op, cost)))
     paths = [named[cost.name].scope for cost in costs]
@@ -374,7 +379,17 @@ def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
     return size_in_bytes(math.prod(local_shape(op.shape, op.spec, mesh)), op.dtype)
 
 
-def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
+def _flops(
+    op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec, sums: Set[str]
+) -> float | None:
+    """Returns the arithmetic operations on each device.
+
+    Args:
+        op: the operation.
+        reads: its operands.
+        mesh: the mesh.
+        sums: the mesh axes over which collectives sum its result.
+    """
     elements = float(math.prod(local_shape(op.shape, op.spec, mesh)))
     if op.opcode not in _PRODUCTS:
         return elements
@@ -382,15 +397,24 @@ def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | Non
     if rule is None or len(reads) < 2:
         return None
     if op.opcode == "convolution":
-        return _convolution_flops(op, reads, rule, mesh)
+        return _convolution_flops(op, reads, rule, mesh, sums)
     products = 2 * elements
     for factor in rule.reduction:
-        products *= _summed(rule, reads, factor, mesh, set(op.spec.axes))
+        axes = _axes_of_factor(rule, reads, factor, sums)
+        # An axis that splits the result cannot divide the work a second time. If it
+        # also splits the summed dimension, each device computes partial sums of all
+        # results, or full sums of its own results.
+        axes -= set(op.spec.axes)
+        products *= -(-rule.sizes.get(factor, 1) // group_size(axes, mesh))
     return products
 
 
 def _convolution_flops(
-    op: PlannedOp, reads: list[PlannedOp], rule: ShardingRule, mesh: MeshSpec
+    op: PlannedOp,
+    reads: list[PlannedOp],
+    rule: ShardingRule,
+    mesh: MeshSpec,
+    sums: Set[str],
 ) -> float | None:
     """Counts two operations per result and kernel element, padding included.
 
@@ -422,14 +446,18 @@ def _convolution_flops(
         pairs = min(pairs, input_size * size / max(channel_size, 1))
     split = set(op.spec.axes)
     for factor in channels.intersection(in_kernel):
-        split |= _axes_of_factor(rule, reads, factor)
+        split |= _axes_of_factor(rule, reads, factor, sums)
     return 2 * pairs / group_size(split, mesh)
 
 
 def _axes_of_factor(
-    rule: ShardingRule, reads: list[PlannedOp], factor: str
+    rule: ShardingRule, reads: list[PlannedOp], factor: str, sums: Set[str]
 ) -> set[str]:
-    """Returns the mesh axes that split a factor in both operands of a product."""
+    """Returns the mesh axes that divide the work along a factor of a product.
+
+    They split the factor in both operands. If a collective sums the result over an
+    axis, it is enough that one operand is split: each device then slices the other.
+    """
     split: list[set[str]] = []
     for operand, read in zip(rule.operands[:2], reads, strict=False):
         dims = (*read.spec.dims, *((),) * len(operand))
@@ -438,21 +466,4 @@ def _axes_of_factor(
             if factor in names:
                 axes.update(dim_axes)
         split.append(axes)
-    return set.intersection(*split)
-
-
-def _summed(
-    rule: ShardingRule,
-    reads: list[PlannedOp],
-    factor: str,
-    mesh: MeshSpec,
-    used: set[str],
-) -> int:
-    """Returns how many products each device sums along a factor.
-
-    An axis that splits the result cannot divide the work a second time. If it also
-    splits the summed dimension, each device computes partial sums of all results, or
-    full sums of its own results.
-    """
-    axes = _axes_of_factor(rule, reads, factor) - used
-    return -(-rule.sizes.get(factor, 1) // group_size(axes, mesh))
+    return set.intersection(*split) | (set.union(*split) & sums)

@@ -71,6 +71,10 @@ def report_state(
     return "ok" if ok else "a check failed"
 
 
+#: Ends the line of a compiler's costs if the program has loops.
+LOOPS_ONCE = "; each loop's body is counted once"
+
+
 def memory_lines(device: str, host: str) -> list[str]:
     """The memory that a program needs on each device and on the host."""
     lines = []

@@ -17,6 +17,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import shardviz as sv
+from shardviz.advise.panel import remedy_plans
+from shardviz.advise.panel.remedy_plans import RemedyPlans
 from shardviz.axis_rules.words.cascade import PLANNING
 from shardviz.base.collective import Collective
 from shardviz.compiled.op_costs import held_bytes, most_alive
@@ -241,9 +243,13 @@ class Gates:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.plans, self.jobs = threading.Event(), threading.Event()
-        for name, gate in (("plan_of", self.plans), ("do_job", self.jobs)):
-            work = getattr(planner, name)
-            monkeypatch.setattr(planner, name, self._after(gate, work))
+        for module, name, gate in (
+            (planner, "plan_of", self.plans),
+            (remedy_plans, "plan_of", self.plans),
+            (planner, "do_job", self.jobs),
+        ):
+            work = getattr(module, name)
+            monkeypatch.setattr(module, name, self._after(gate, work))
         self.open()
 
     def open(self) -> None:
@@ -301,7 +307,8 @@ class Screen:
                 self.made.planner.wait(WAIT_S)
             for panel in self.made._panels:
                 for work in panel.works():
-                    work.wait(WAIT_S)
+                    if self.gates.plans.is_set() or not isinstance(work, RemedyPlans):
+                        work.wait(WAIT_S)
             self.kernel.answer()
 
     def read(self) -> Views:

@@ -158,6 +158,7 @@ def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
         (STEP, lambda e: e.fits("tpu:v5e:2x4"), "how much memory"),
         (STEP, lambda e: e.matches("no.json"), "No such file"),
         (STEP, lambda e: e.locked(), "report"),
+        (STEP, lambda e: e.locked("no.json"), "Write .matches(...)"),
         (STEP, lambda e: sv.expect(e.subject, stage="propagated"), "'propagated'"),
         ("x", lambda e: e, "sv.expect takes"),
     ],

@@ -139,8 +139,18 @@ def conditions():
     return sv.program(layers, w, x, mesh="data=2, model=2"), (trips * 2 + 1) * product
 
 
+def partial_sums():
+    """A product whose summed dimension splits one operand alone: the devices add their parts."""
+    size = 1024
+    x = sv.array("x", (size, size), spec="data", **BF16)
+    w = sv.array("w", (size, size), spec="model", **BF16)
+    flops = 2 * (size // 2) * size * (size // 2)
+    return sv.program(jnp.matmul, x, w, mesh="data=2, model=2"), flops
+
+
 PROGRAMS = [
-    scanned_mlps, nested_scans, power_iteration, attention, until_small, microbatches, conditions,
+    partial_sums, scanned_mlps, nested_scans, power_iteration, attention, until_small,
+    microbatches, conditions,
 ]  # fmt: skip
 
 

@@ -306,7 +306,8 @@ def _notes(report: Report) -> list[str]:
         if kind in reached.cost:
             cost.append(f"{count_text(reached.cost[kind])} {kind}")
     if cost:
-        lines.append(f"cost: {', '.join(cost)}")
+        counts_once = wording.LOOPS_ONCE if reached.loops else ""
+        lines.append(f"cost: {', '.join(cost)}{counts_once}")
     if reached.effects:
         lines.append(f"effects: {', '.join(reached.effects)}")
     return [*lines, *map(str, report.notes)]

@@ -8,7 +8,8 @@ from shardviz.base.axis_parts import parent_axis
 from shardviz.base.format import bytes_text, clause, joined
 from shardviz.compiled.memory import Buffer, MemoryPeak
 
-_MOST_KINDS = 3
+# Kinds of buffers below 1/100 of the peak change none of the digits that are shown.
+_TINY = 100
 # Saved values below 1/10 of the peak are too small to explain the peak.
 _SMALL = 10
 #: The name of a buffer that belongs to no value of the program.
@@ -32,8 +33,11 @@ def peak(fact: MemoryPeak) -> str:
     sums: Counter[str] = Counter()
     for buffer in fact.buffers:
         sums[buffer.kind] += buffer.bytes
-    largest = sums.most_common(_MOST_KINDS)
-    by_kind = joined(f"{bytes_text(size)} of {kind}" for kind, size in largest)
+    kinds = []
+    for kind, size in sums.most_common():
+        if size * _TINY >= fact.bytes:
+            kinds.append(f"{bytes_text(size)} of {kind}")
+    by_kind = joined(kinds)
     reason = _saved(fact) or by_kind or "nothing"
     return f"Peak {bytes_text(fact.bytes)}{place}: {reason}."
 
