@@ -198,7 +198,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
                 candidates += self._repaired(self.lines[match.winner].spec)
             # Specs that are already in the table are likelier than new ones.
             candidates += [rule.spec for rule in self.lines]
-            candidates += self._one_axis_more(wish)
+            candidates += [self.sound, *self._one_axis_more(wish)]
         if isinstance(wish, BytesWish) and self.mesh is not None and self.leaf.shape:
             splits = [spec for _, spec in self.splits()]
             candidates += sorted(splits, key=lambda spec: len(spec.axes))
@@ -233,13 +233,7 @@ class PathSearch(RemedySearch[PathRule, PathRules, PathDialect]):
 
         Dimensions that make the current spec invalid start without axes.
         """
-        sound: list[tuple[str, ...]] = [()] * len(self.leaf.names)
-        if self.now is not None:
-            for d, axes in enumerate(self.now.dims[: len(sound)]):
-                split = Spec((*sound[:d], axes))
-                layout = self.layout(self.leaf.shape, "int8", split)
-                if not isinstance(layout, str):
-                    sound[d] = axes
+        sound = self.sound.dims
         dims: Sequence[int] = range(len(sound))
         if isinstance(wish, SplitWish) and wish.dim is not None:
             dims = (wish.dim,)

@@ -164,7 +164,7 @@ class PathResolution(Displayed):
             failed = self.verdicts[self.winner].outcome in BROKEN
         if not failed:
             return None
-        return next(iter(self.remedies("split")), None)
+        return self.remedies("split").suggested
 
     def __repr__(self) -> str:
         return f"PathResolution({self.path} → {self.spec}, {self.dialect.name})"

@@ -343,6 +343,9 @@ class Remedy(Fact):
             layers, and optimizer moments.
         leaves_unsplit: True if the array cannot be laid out now, and the edit makes
             this possible only by leaving the array unsplit.
+        fewer_shards: the number of different shards now and after the edit, if the edit
+            makes the shards larger; else None, also if the mesh is unknown. A
+            dimension that fails now is counted as unsplit.
 
     >>> import shardviz as sv
     >>> from shardviz.axis_rules.remedies import RemoveLine
@@ -364,6 +367,7 @@ class Remedy(Fact):
     others: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
     leaves_unsplit: bool = False
+    fewer_shards: tuple[int, int] | None = None
 
     @property
     def edit(self) -> str:
@@ -509,6 +513,11 @@ class Remedies(Displayed, Sequence[Remedy]):
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def suggested(self) -> Remedy | None:
+        """The best remedy that doesn't make the shards larger; None if all do."""
+        return next((r for r in self.items if r.fewer_shards is None), None)
 
     @property
     def reason(self) -> str | None:

@@ -387,16 +387,35 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             # Prefer names of other arrays; other names may be for activations.
             new_here = action.new not in self.arrays.names
         lost, saved = self._unsplit(remedy.spec), remedy.bytes_saved or 0
-        likely = (not action.typo, several_axes, lost, others_changed)
+        larger = remedy.fewer_shards is not None
+        likely = (larger, not action.typo, several_axes, lost, others_changed)
         return (*likely, order, new_here, -saved, number)
 
     def _unsplit(self, spec: Spec) -> int:
         """Counts the dimensions that are split now but not by `spec`."""
-        # If the array currently fails, none of its dimensions is split.
-        if self.now is None or isinstance(self._layout_now(), str):
-            return 0
-        pairs = zip(self.now.dims, spec.padded(self.now.rank), strict=False)
+        pairs = zip(self.sound.dims, spec.padded(self.sound.rank), strict=False)
         return sum(bool(before) and not after for before, after in pairs)
+
+    @cached_property
+    def sound(self) -> Spec:
+        """The current spec without the axes of dimensions that make it invalid."""
+        sound: list[tuple[str, ...]] = [()] * len(self.leaf.names)
+        if self.now is not None:
+            for d, axes in enumerate(self.now.dims[: len(sound)]):
+                split = Spec((*sound[:d], axes))
+                if not isinstance(self.layout(self.leaf.shape, "int8", split), str):
+                    sound[d] = axes
+        return Spec(tuple(sound))
+
+    def _fewer_shards(self, spec: Spec) -> tuple[int, int] | None:
+        """Returns `Remedy.fewer_shards` for an edit that leads to `spec`."""
+        if self.mesh is None:
+            return None
+        now, after = (
+            math.prod(self.mesh.shape[axis] for axis in spec.axes)
+            for spec in (self.sound, spec)
+        )
+        return (now, after) if after < now else None
 
     def corrected(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Replaces axes that the mesh doesn't have by the nearest mesh axis."""
@@ -464,6 +483,7 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
             others=tuple(changed_paths),
             alike=tuple(row.path for row in alike),
             leaves_unsplit=isinstance(wish, UnsplitWish),
+            fewer_shards=self._fewer_shards(spec),
         )
 
     def _changed(self, row: AuditRow, spec: object) -> Layout | str | None:

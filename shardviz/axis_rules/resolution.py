@@ -229,10 +229,10 @@ class Resolution(Displayed):
         search = self._search()
         for decision in fails + asks:
             dim = decision.dimension
-            remedies = search.find(f"split {dim}", limit=1)
+            remedy = search.find(f"split {dim}").suggested
             # If a name looks misspelt, don't suggest adding a rule for it.
-            if remedies and not (decision.near and remedies[0].names == self.names):
-                return dim, remedies[0]
+            if remedy and not (decision.near and remedy.names == self.names):
+                return dim, remedy
         return None
 
     def explain(self) -> str:

@@ -394,6 +394,51 @@ def test_an_array_that_fails_may_be_left_unsplit():
     assert sv.remedies(found, "split 1")[-1].leaves_unsplit is False
 
 
+@pytest.mark.parametrize(
+    ("shape", "dim", "remedy", "fewer"),
+    [
+        # 6 is not divisible by model=4, and data and x already split the embed dimension.
+        ((512, 6), 1, "In rule 1 (heads), split over 'data' instead of 'model'", (4, 2)),
+        ((512, 8), 1, None, None),
+        ((511, 8), 0, "Leave it unsplit: in rule 2 (embed), write None instead of 'data' and 'x'",
+         None),
+    ],
+)  # fmt: skip
+def test_an_edit_that_makes_the_shards_larger_is_not_suggested(shape, dim, remedy, fewer):
+    table = [("heads", "model"), ("embed", ("data", "x"))]
+    mesh = sv.mesh(data=2, x=2, model=4)
+    found = sv.resolve("embed heads", table, mesh=mesh, shape=shape)
+    remedies = sv.remedies(found, f"split {dim}")
+    assert (remedies[0].edit if remedies else None) == remedy
+    assert (remedies[0].fewer_shards if remedies else None) == fewer
+    if fewer:
+        assert "splits the array 2 ways instead of 4" in str(remedies[0])
+        assert found.explain().endswith(
+            "No edit of the table splits dimension 1 without making the shards larger."
+            " To leave it unsplit: in rule 1 (heads), write None instead of 'model'."
+        )
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_suggestion_makes_the_shards_larger(dialect):
+    rng = random.Random(f"{dialect} larger")
+    seen = Counter()
+    for _ in range(300):
+        pairs = [random_rule(rng) for _ in range(rng.randint(1, 5))]
+        ((_, shape, names),) = random_rows(rng, 1)
+        first = sv.resolve(names, pairs, mesh=MESH, shape=shape, dialect=dialect).first_remedy()
+        now = by_flax(names, pairs, dialect)
+        if first is None or now is None:
+            continue
+        after = by_flax(first[1].names, first[1].rules.pairs(), dialect)
+        # Without the dimensions that fail, in every combination that can be laid out.
+        kept = itertools.product(*({(), dim} for dim in now))
+        most = max(math.prod(map(parts, dims)) for dims in kept if lays_out(dims, shape))
+        assert math.prod(map(parts, after)) >= most, (pairs, names)
+        seen[lays_out(now, shape)] += 1
+    assert min(seen[True], seen[False]) >= 5, seen
+
+
 def test_one_of_two_moves_that_do_the_same_is_shown():
     table = [("a", None), ("mlp", "model"), ("embed", "model"), ("b", None)]
     found = sv.remedies(sv.resolve("embed mlp", table, mesh=MESH, shape=(8, 8)), "split embed")

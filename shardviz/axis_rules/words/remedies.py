@@ -172,6 +172,9 @@ def effect(fact: Remedy) -> str:
     parts = [str(fact.spec)]
     if fact.leaf_bytes_saved is not None and fact.bytes_saved is not None:
         parts.append(_saved(fact.leaf_bytes_saved, fact.bytes_saved))
+    if fact.fewer_shards is not None:
+        now, after = fact.fewer_shards
+        parts.append(f"splits the array {after:,} ways instead of {now:,}")
     if fact.others:
         verb = by_count(len(fact.others), "changes", "change")
         # Fold layers, because a rule often changes the same array in each layer.

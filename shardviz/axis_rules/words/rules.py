@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from shardviz.axis_rules.path_rules import PathResolution
+from shardviz.axis_rules.remedies import Remedies
 from shardviz.axis_rules.resolution import Resolution
 from shardviz.axis_rules.rules import PathRule, Rule
 from shardviz.axis_rules.verdicts import (
@@ -266,7 +267,7 @@ def resolution(value: Resolution) -> str:
         dim, remedy = first
         purpose = f"To split dimension {dim}: "
         if remedy.leaves_unsplit:
-            purpose = f"No edit of the table splits dimension {dim}. To "
+            purpose = _no_split(f"dimension {dim}", value.remedies(f"split {dim}"))
         lines.append(f"{purpose}{decapitalised(remedy.edit)}.")
     return "\n".join(lines)
 
@@ -296,9 +297,15 @@ def path_resolution(value: PathResolution) -> str:
     if remedy is not None:
         purpose = "To split it: "
         if remedy.leaves_unsplit:
-            purpose = "No edit of the table splits it. To "
+            purpose = _no_split("it", value.remedies("split"))
         lines.append(f"{purpose}{decapitalised(remedy.edit)}.")
     return "\n".join(lines)
+
+
+def _no_split(what: str, remedies: Remedies) -> str:
+    """Explains why the suggested remedy, the last one, leaves a dimension unsplit."""
+    larger = " without making the shards larger" if len(remedies) > 1 else ""
+    return f"No edit of the table splits {what}{larger}. To "
 
 
 SENTENCES = {Verdict: verdict, Decision: decision, Problem: problem}

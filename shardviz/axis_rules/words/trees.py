@@ -448,9 +448,9 @@ def why(row: Request) -> str:
             if fact.path == row.path:
                 lines.append(f"{difference(fact)}.")
     if row.layout is None or row.layout.num_blocks == 1:
-        remedies = row.remedies("split")
-        if remedies:
-            lines.append(remedy(remedies[0]))
+        suggested = row.remedies("split").suggested
+        if suggested is not None:
+            lines.append(remedy(suggested))
     return "\n".join(lines)
 
 
