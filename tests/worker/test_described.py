@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -156,6 +157,16 @@ def test_every_kind_of_chip_compiles(target, axes):
     # Along b stand the two devices of a chip of TPU7x, which need no link.
     assert (found.collective_s == 0) == (topology.chip.name == "7x")
     assert not {note.code for note in found.notes} & {"no topology", "no groups"}
+
+
+def test_a_program_that_reads_no_argument_compiles():
+    if error := missing("tpu"):
+        pytest.skip(str(error))
+    made = program(lambda x, w: jnp.arange(4), X, W, mesh=make_mesh(a=4, b=2))
+    report = compile_program(made, "tpu:v5e:2x4", cache=ExecutableCache())
+    assert report.error is None, report.error
+    (result,) = report.out_layouts.values()
+    assert (result.replicas, result.mesh.size) == (8, 8)
 
 
 def test_nothing_runs_on_what_is_not_there():

@@ -111,8 +111,9 @@ class LoweredModule:
             drops unused arguments.
         results: the type of each result.
         effects: class names of the ordered effects, and of the unordered effects.
-        names_devices: True if the program names a mesh of devices. jax then runs it on
-            all these devices, even if it reads no argument.
+        names_devices: True if the program names a mesh of devices, or is compiled for
+            described ones. jax then uses all these devices, even if the program reads
+            no argument.
     """
 
     bytecode: bytes
@@ -208,6 +209,8 @@ def export_program(
             " compile it for this target, or run it on devices of this kernel."
         )
     lowered, module, host_callbacks = _lowered(traced, platform)
+    if target:
+        module = replace(module, names_devices=True)
     # Lower the unsharded function here too: the worker has no function to trace.
     unsharded_or_reason = None
     if run and program.mesh.size > 1:
