@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import jax
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.base.errors import ProgramError
 from shardviz.plans.backend import pipeline, shardy_passes
 from shardviz.plans.backend.build_plan import lower_to_plan
@@ -98,3 +101,21 @@ def test_elementwise_operations_of_chlo_are_replaced(eight_devices):
     copy = str(pipeline.propagate(lowered))
     assert "chlo." not in copy
     assert 'shardviz.replaces = "erf_inv"' in copy
+
+
+def test_conflicts_are_resolved_as_in_xla_for_any_order_of_results(eight_devices):
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    arrays = []
+    for spec in (P(("data", "model")), P("model")):
+        sharding = NamedSharding(mesh, spec)
+        arrays.append(jax.ShapeDtypeStruct((8, 3), "float32", sharding=sharding))
+
+    def squares(x, y):
+        return ((x * y) ** 2).sum()
+
+    for gradient in (jax.grad(squares, (0, 1)), jax.grad(squares, (1, 0))):
+        compiled = jax.jit(gradient).lower(*arrays).compile()
+        results = [op for op in sv.plan(gradient, *arrays).ops if op.kind == "result"]
+        for op, sharding in zip(results, compiled.output_shardings, strict=True):
+            planned = NamedSharding(mesh, op.spec.to_jax())
+            assert planned.is_equivalent_to(sharding, 2), (op.name, op.spec, sharding.spec)

@@ -12,6 +12,7 @@ The rewrites before propagation are:
 - A composite becomes a call of its decomposition.
 - A concatenation loses its empty operands.
 - Calls are inlined (`before_propagation`), and operations simplified (`simplify`).
+- Operations are sorted as in HLO (`hlo_order`), and sorted back after propagation.
 
 `shardy_passes` selects the passes.
 """
@@ -36,6 +37,7 @@ from shardviz.plans.backend.before_propagation import (
     operations_in,
     remove_dead,
 )
+from shardviz.plans.backend.hlo_order import sort_as_in_hlo, sort_as_in_program
 from shardviz.plans.backend.mlir_names import (
     ARGUMENT_ATTRIBUTES,
     ASKED_SHARDING,
@@ -251,7 +253,7 @@ def _carry(loop: Any, carried_on: Sequence[int]) -> None:
         WHILE,
         results=types,
         operands=inits,
-        attributes={item.name: item.attr for item in loop.attributes},
+        attributes=dict(loop.attributes.items()),
         regions=2,
         loc=loop.location,
         ip=ir.InsertionPoint(loop),
@@ -399,6 +401,7 @@ def propagate(module: Any, selection: PassSelection | None = None) -> Any:
         _keep_open_dims(copy)
         _rewrite(copy, WHILE in op_names)
         pass_manager((selection or settling_passes()).passes).run(copy)
+        sort_as_in_program(copy)
     return copy
 
 
@@ -490,6 +493,8 @@ def _rewrite(copy: ir.Operation, loops: bool) -> None:
     rewrite_operations(copy)
     simplify(copy)
     inline_calls(copy)
+    remove_dead(copy)
+    sort_as_in_hlo(copy)
     if loops:
         read_invariants_outside(copy)
     # Remove dead operations after rewriting loops, which leaves more of them. Shardy
