@@ -243,7 +243,8 @@ class RetargetLine(ReplaceLine):
     """Gives a rule other mesh axes, or a pattern another spec.
 
     Attributes:
-        corrects: True if the edit only corrects misspelt axes or a wrong rank.
+        corrects: True if the edit only corrects a wrong rank or misspelt axes, or drops
+            axes that the mesh doesn't have.
     """
 
     order = 3

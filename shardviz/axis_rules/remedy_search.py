@@ -418,16 +418,18 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         return (now, after) if after < now else None
 
     def corrected(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Replaces axes that the mesh doesn't have by the nearest mesh axis."""
+        """Replaces axes that the mesh doesn't have by the nearest mesh axis.
+
+        Drops those without a near axis, unless no axis would remain.
+        """
         if self.mesh is None:
             return axes
         mesh_axes = self.mesh.axis_names
-        corrected = []
+        corrected: dict[str, None] = {}  # no duplicates, which would be an error
         for axis in axes:
-            if axis not in mesh_axes:
-                axis = near(axis, mesh_axes) or axis
-            corrected.append(axis)
-        return tuple(corrected)
+            corrected[axis if axis in mesh_axes else near(axis, mesh_axes) or ""] = None
+        corrected.pop("", None)
+        return tuple(corrected) or axes
 
     def _remedy(
         self,

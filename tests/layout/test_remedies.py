@@ -21,6 +21,7 @@ from shardviz.axis_rules.remedies import (
     RenameLine,
     RetargetLine,
 )
+from shardviz.axis_rules.words.remedies import decapitalised
 from shardviz.base.mesh import make_mesh
 
 SIZES = {"data": 4, "model": 2, "expert": 1}
@@ -417,6 +418,26 @@ def test_an_edit_that_makes_the_shards_larger_is_not_suggested(shape, dim, remed
             "No edit of the table splits dimension 1 without making the shards larger."
             " To leave it unsplit: in rule 1 (heads), write None instead of 'model'."
         )
+
+
+@pytest.mark.parametrize(
+    ("axes", "kept"),
+    [
+        # The mesh has only data, fsdp and tensor.
+        (("fsdp_transpose", "tensor", "autoregressive"), "'tensor'"),
+        (("fsdp", "sequence", "tensor"), "'fsdp' and 'tensor'"),
+        (("tensr", "tensor"), "'tensor'"),
+    ],
+)
+def test_only_axes_that_the_mesh_lacks_are_dropped(axes, kept):
+    mesh = sv.mesh(data=8, fsdp=4, tensor=4)
+    found = sv.resolve("embeds mlp", [("embed", "data"), ("mlp", axes)], mesh=mesh)
+    edit = found.remedies("split mlp")[0].edit
+    assert edit.startswith(f"In rule 2 (mlp), split over {kept} instead of"), edit
+    assert decapitalised(edit) in found.explain()
+    table = sv.rules([("w$", ((), axes))], dialect="regex")
+    remedy = sv.resolve("w", table, mesh=mesh, shape=(8, 16)).first_remedy()
+    assert remedy.spec == found.remedies("split mlp")[0].spec
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -174,7 +174,10 @@ def effect(fact: Remedy) -> str:
         parts.append(_saved(fact.leaf_bytes_saved, fact.bytes_saved))
     if fact.fewer_shards is not None:
         now, after = fact.fewer_shards
-        parts.append(f"splits the array {after:,} ways instead of {now:,}")
+        split = f"splits the array {after:,} ways instead of {now:,}"
+        if after == 1:
+            split = f"leaves the array unsplit instead of splitting it {now:,} ways"
+        parts.append(split)
     if fact.others:
         verb = by_count(len(fact.others), "changes", "change")
         # Fold layers, because a rule often changes the same array in each layer.
