@@ -150,7 +150,10 @@ def main(arguments: Sequence[str] | None = None, own_process: bool = False) -> i
     try:
         options = parser().parse_args(arguments)
         options.own_process = own_process
-        return commands[options.command](options)
+        # What the user's code prints must not mix with the JSON.
+        output = sys.stderr if options.json else sys.stdout
+        with contextlib.redirect_stdout(output):
+            printed, is_ok = commands[options.command](options)
     except UserError as error:
         traceback.print_exception(error.__cause__)
         return WRONG
@@ -159,16 +162,21 @@ def main(arguments: Sequence[str] | None = None, own_process: bool = False) -> i
         end = "" if message.endswith((".", "?")) else "."
         print(f"shardviz: {message}{end}", file=sys.stderr)
         return WRONG
+    try:
+        print(printed, flush=True)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN
+    return EXIT_CODES[is_ok]
 
 
 # --- the commands ---------------------------------------------------------------------
 
+#: The text or JSON that a command prints, and whether everything is as expected.
+Result = tuple[str, bool]
 
-def _plan(options: argparse.Namespace) -> int:
+
+def _plan(options: argparse.Namespace) -> Result:
     result = _subject(options.what, options)
     if isinstance(result, Program):
         result = plan(result)
@@ -180,10 +188,10 @@ def _plan(options: argparse.Namespace) -> int:
     fields: dict[str, Any] = {"estimated": True}
     if result.ok:
         fields["mesh"] = dict(result.mesh.shape)
-    return _print_program(result, result.without_error.collectives, fields, options)
+    return _of_program(result, result.without_error.collectives, fields, options)
 
 
-def _compile(options: argparse.Namespace) -> int:
+def _compile(options: argparse.Namespace) -> Result:
     path = Path(options.what)
     if path.suffix != ".py" and path.exists():
         result = report(path, mesh=options.mesh)
@@ -201,19 +209,18 @@ def _compile(options: argparse.Namespace) -> int:
         "target": result.target,
         "memory": needed_bytes(result.without_error.memory),
     }
-    return _print_program(result, result.without_error.collectives, fields, options)
+    return _of_program(result, result.without_error.collectives, fields, options)
 
 
-def _print_program(
+def _of_program(
     result: Plan | Report,
     collectives: Iterable[Collective] | None,
     fields: dict[str, Any],
     options: argparse.Namespace,
-) -> int:
-    """Prints a plan or report; `fields` holds further fields of its JSON."""
+) -> Result:
+    """Shows a plan or report; `fields` holds further fields of its JSON."""
     if not options.json:
-        _print(result)
-        return EXIT_CODES[result.ok]
+        return _text(result), result.ok
     rows = []
     for collective in collectives or ():
         row = {
@@ -229,17 +236,16 @@ def _print_program(
         rows.append(row)
     fields["error"] = result.error and result.error.message
     fields["notes"] = [str(note) for note in result.without_error.notes]
-    print(json.dumps({**fields, "collectives": rows}, indent=2))
-    return EXIT_CODES[result.ok]
+    return json.dumps({**fields, "collectives": rows}, indent=2), result.ok
 
 
-def _print(value: object) -> None:
-    """Prints a value as text, as wide as the terminal within limits."""
+def _text(value: object) -> str:
+    """Returns a value as text, as wide as the terminal within limits."""
     width = shutil.get_terminal_size((100, 24)).columns
-    print(styled(text(value, max(40, min(width, 120))), sys.stdout))
+    return styled(text(value, max(40, min(width, 120))), sys.stdout)
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: argparse.Namespace) -> Result:
     result = _subject(options.what, options)
     if isinstance(result, Program):
         table, dialect = result.rules or (), result.dialect
@@ -251,11 +257,10 @@ def _audit(options: argparse.Namespace) -> int:
             f"An audit is of a state or a program; {options.what} returned a"
             f" {type(result).__name__}"
         )
+    is_ok = not result.problems and result.fits is not False
     if options.json:
-        print(json.dumps(_audit_json(result), indent=2))
-    else:
-        _print(result)
-    return EXIT_CODES[not result.problems and result.fits is not False]
+        return json.dumps(_audit_json(result), indent=2), is_ok
+    return _text(result), is_ok
 
 
 def _audit_json(result: Audit) -> dict[str, Any]:
@@ -288,7 +293,7 @@ def _audit_json(result: Audit) -> dict[str, Any]:
     }
 
 
-def _check(options: argparse.Namespace) -> int:
+def _check(options: argparse.Namespace) -> Result:
     checks = _checks(options)
     if not checks:
         raise InputError(
@@ -307,19 +312,17 @@ def _check(options: argparse.Namespace) -> int:
             results.append({"check": name, "ok": False, "message": str(error)})
     is_ok = all(result["ok"] for result in results)
     if options.json:
-        print(json.dumps({"ok": is_ok, "checks": results}, indent=2))
-        return EXIT_CODES[is_ok]
+        return json.dumps({"ok": is_ok, "checks": results}, indent=2), is_ok
     words, lines = {True: "ok    ", False: "BROKEN"}, []
     # Failed checks come first.
     for result in sorted(results, key=lambda result: result["ok"]):
         lines.append(f"{words[result['ok']]}  {result['check']}")
         for line in result["message"].splitlines():
             lines.append(f"        {line}")
-    print(styled("\n".join(lines), sys.stdout))
-    return EXIT_CODES[is_ok]
+    return styled("\n".join(lines), sys.stdout), is_ok
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> Result:
     before = _lock(options.before, options, not options.specs)
     # Compile AFTER only if BEFORE has collectives to compare.
     after = _lock(options.after, options, before.collectives is not None)
@@ -328,10 +331,9 @@ def _compare(options: argparse.Namespace) -> int:
     difference = before.diff(after)
     if options.json:
         lines = [] if difference.same else list(difference.lines)
-        print(json.dumps({"same": difference.same, "lines": lines}, indent=2))
-    else:
-        print(difference)
-    return EXIT_CODES[difference.same]
+        found = {"same": difference.same, "lines": lines}
+        return json.dumps(found, indent=2), difference.same
+    return str(difference), difference.same
 
 
 def _lock(what: str, options: argparse.Namespace, collectives: bool) -> Lock:
@@ -342,15 +344,13 @@ def _lock(what: str, options: argparse.Namespace, collectives: bool) -> Lock:
     return lock(subject, collectives=collectives, target=target)
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> Result:
     rows = checked_names()
     is_ok = not any(problem for _, problem in rows)
     if options.json:
         found = {"ok": is_ok, "versions": versions(), "checks": dict(rows)}
-        print(json.dumps(found, indent=2))
-    else:
-        print(doctor_text(versions(), rows))
-    return EXIT_CODES[is_ok]
+        return json.dumps(found, indent=2), is_ok
+    return doctor_text(versions(), rows), is_ok
 
 
 # --- the checks -----------------------------------------------------------------------
@@ -508,9 +508,14 @@ def _called(what: str) -> Any:
     file = Path(module) if module.endswith(".py") else None
     is_module = module.replace(".", "_").isidentifier() or file is not None
     if not colon or not is_module or not name:
+        got, path = f"got {what!r}", Path(what)
+        if not colon and not path.exists():
+            got = wording.NO_FILE.format(what)
+        elif path.is_file() and path.suffix != ".py":
+            got += wording.FILE_OF_XLA.format(what)
         raise InputError(
-            "WHAT is written module:function, such as train:make_step, or"
-            f" train.py:make_step; got {what!r}"
+            "A function is written module:function, such as train:make_step, or"
+            f" train.py:make_step; {got}"
         )
     if file is not None:
         if not file.is_file():

@@ -90,11 +90,6 @@ class Expectation:
     plan: Callable[[Program], Plan] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.subject, (Program, Plan, Report, Stages, Audit)):
-            raise ProgramError(
-                "sv.expect takes a program, plan, report, stages or audit; got"
-                f" {shown(self.subject)}. Give sv.program(step, ...) or sv.audit(state, ...)."
-            )
         _check_known(self.stage, STAGES, "compiled stage")
 
     def no(
@@ -114,6 +109,7 @@ class Expectation:
         """
         __tracebackhide__ = True
         if kind is not None:
+            _check_alone(kind, "no", "over")
             _check_known(kind, COLLECTIVE_KINDS, "kind of collective")
         # Check the axes before compiling, so that a typo is reported immediately.
         axes = self._axes(over)
@@ -158,6 +154,8 @@ class Expectation:
             ShardvizError: for an invalid limit, `per` or axis.
         """
         __tracebackhide__ = True
+        _check_alone(limit, "at_most", "per")
+        _check_alone(limit, "at_most", "over")
         most = parse_bytes(limit, "The limit", ProgramError)
         _check_known(per, PER, "kind of limit")
         if per == "device":
@@ -218,7 +216,8 @@ class Expectation:
         # Rejects nan, too.
         if not isinstance(at_least, (int, float)) or not 0 <= at_least <= 1:
             raise ProgramError(
-                f"A share is a number from 0 to 1; got {shown(at_least)}."
+                "A share is a number from 0 to 1, such as 0.98 for 98 %; got"
+                f" {shown(at_least)}."
             )
         # Count bytes rather than arrays: an unsplit norm scale costs next to nothing.
         total = sum(array.bytes for array in self._arrays)
@@ -550,6 +549,18 @@ def _arguments(plan: Plan) -> Iterator[HeldArray]:
             )
             is_split = group_size(op.spec.axes, plan.mesh) > 1
             yield HeldArray(op.name, size, held, is_split, op.spec)
+
+
+def _check_alone(typed: object, method: str, keyword: str) -> None:
+    """Raises a ProgramError for text that contains a keyword: `all-gather over data`."""
+    before, word, after = f" {typed}".partition(f" {keyword} ")
+    if word:
+        arguments = [shown(before.strip())] if before else []
+        call = ", ".join([*arguments, f"{keyword}={shown(after)}"])
+        raise ProgramError(
+            f"{shown(typed)} contains {keyword}, which is an argument of its own:"
+            f" .{method}({call})."
+        )
 
 
 def _check_known(name: str, known: Collection[str], noun: str) -> None:

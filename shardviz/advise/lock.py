@@ -164,13 +164,19 @@ class Lock(Plain):
         """The differences between this lock and a newer one.
 
         Raises:
-            ProgramError: if this lock has collectives and `new` has none.
+            ProgramError: if this lock has collectives and `new` has none, or if `new`
+                is not a Lock.
 
         >>> from shardviz.types import Lock
         >>> lock = Lock("f", "data=2", {})
         >>> lock.diff(lock).same
         True
         """
+        if not isinstance(new, Lock):
+            raise ProgramError(
+                f"A lock is compared with another lock; got {shown(new)}. Give"
+                " sv.lock(program), or sv.lock(path) for a file."
+            )
         if self.collectives is not None and new.collectives is None:
             raise ProgramError(
                 f"The lock of {self.name} has collectives, and {new.name} was locked"
@@ -295,7 +301,8 @@ def partitioned_of(report: Report) -> tuple[Collective, ...]:
         why = " ".join(map(str, report.notes))
         raise ProgramError(
             f"Which collectives XLA's partitioner put into {report.program} is unknown,"
-            f" so they can be neither locked nor checked. {why}".rstrip()
+            " so they can be neither locked nor checked. Check the compiled ones:"
+            f" sv.expect(report, stage='compiled'). {why}".rstrip()
         )
     return report.partitioned
 
@@ -412,6 +419,12 @@ def parse_lock(text: str, name: str = "the lock") -> Lock:
     """
     try:
         content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProgramError(
+            f"{shown(name)} is not a lock, because it is not valid JSON: {error}."
+            " sv.lock(program).write(path) writes a lock."
+        ) from None
+    try:
         if content["shardviz_lock"] != VERSION:
             raise ValueError
         arrays: dict[str, str] = {}

@@ -11,9 +11,9 @@ from shardviz.axis_rules.audit import Audit
 from shardviz.base.collective import Collective
 from shardviz.base.display import StageClock
 from shardviz.base.errors import ProgramError, needed_by
-from shardviz.base.format import joined, listed, shown, suggestion
+from shardviz.base.format import joined, shown, suggestion
 from shardviz.base.parse import parse_bytes
-from shardviz.base.public.adopt import is_jax
+from shardviz.base.public.adopt import is_compiled, is_jax, is_lowered
 from shardviz.base.typing import PyTree, UserFunction
 from shardviz.compiled.report import Report
 from shardviz.compiled.stages import Stages
@@ -112,6 +112,12 @@ def changes(
         program = source.of
         if compile_target is None and isinstance(source, Report):
             compile_target = source.on or source.target
+    if program is None and isinstance(source, (Report, Plan)):
+        raise ProgramError(
+            f"This {type(source).__name__} of {source.program} has no function to change,"
+            " because it was read from a file or comes from jax. Give the function:"
+            " sv.changes(fn, *args)."
+        )
     if not isinstance(program, Program):
         raise ProgramError(
             "Changes are found for a report, a plan or a program, as sv.compile, sv.plan"
@@ -145,10 +151,7 @@ def changes(
 
 def _check_goal(goal: str, goals: Sequence[str]) -> None:
     if goal not in goals:
-        raise ProgramError(
-            f"goal is one of {listed(goals)}; got {shown(goal)}."
-            f"{suggestion(goal, goals)}"
-        )
+        raise ProgramError(f"There is no goal {shown(goal)}.{suggestion(goal, goals)}")
 
 
 def _require_compiled(source: Report | Plan) -> None:
@@ -351,7 +354,18 @@ def _program_or_value(
                 f" {joined(_ALONE[public], 'or')}; got {joined(given)} with the {type(value).__name__}."
                 f" {_INSTEAD[public]}"
             )
+        if is_lowered(value) or is_compiled(value):
+            raise ProgramError(
+                f"sv.{public} takes a {joined(_ALONE[public], 'or')}; got jax's"
+                f" {type(value).__name__}. Write sv.{public}(sv.plan(lowered)), or"
+                " sv.expect(sv.report(compiled), stage='compiled')."
+            )
         return program_of(value, public, arrays, keywords, public_only)
+    if not isinstance(value, (Program, Plan, Report, Stages, Audit)):
+        raise ProgramError(
+            f"sv.{public} takes a {joined(_ALONE[public], 'or')}; got {shown(value)}."
+            " Give sv.program(step, ...) or sv.audit(state, ...)."
+        )
     return value
 
 

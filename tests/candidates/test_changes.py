@@ -138,6 +138,12 @@ def test_what_has_no_program_is_refused(thing: Any) -> None:
         sv.changes(thing)
 
 
+def test_a_report_of_a_file_has_no_function_to_change() -> None:
+    report = sv.report(jax.jit(lambda x: x * 2).lower(1.0).compile().as_text())
+    with pytest.raises(ProgramError, match="no function to change, because it was read from a"):
+        sv.changes(report)
+
+
 def test_an_unknown_collective_is_refused() -> None:
     report = sv.compile(layer(), target="cpu:8")
     for which in ("", 7, "no_such_collective"):

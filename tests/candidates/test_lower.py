@@ -224,7 +224,7 @@ def test_arguments_that_do_not_fit_are_split():
 
 def test_a_goal_that_is_unknown_or_beside_a_collective_is_refused():
     program = program_of(step_of(scanned), WS, X)
-    with pytest.raises(sv.ShardvizError, match="memory"):
+    with pytest.raises(sv.ShardvizError, match=r"no goal 'memroy'\. Did you mean 'memory'\?"):
         sv.changes(program, goal="memroy")
     with pytest.raises(sv.ShardvizError, match="goal"):
         sv.changes(program, 0, goal="memory")

@@ -60,6 +60,10 @@ def unnamed():
     import jax
     return {"w": jax.ShapeDtypeStruct((8, 8), "float32")}
 
+def prints():
+    print("not JSON")
+    return step()
+
 class group:
     rows = state()
 """
@@ -199,7 +203,9 @@ WRONG = {
     "no share": (["check", *STATE, "--sharded", "most"], "'most'"),
     "an update of nothing": (["check", *STATE, "--update"], "--lock"),
     "an axis": (["check", "my_train:step", "--no", "all-gather over dat"], "'dat'"),
-    "no lock": (["compare", "rules.txt", "my_train:step"], "rules.txt"),
+    "no lock": (["compare", "rules.txt", "my_train:step"], "rules.txt' is not a lock"),
+    "no file": (["compare", "prog.lock", "prog.lock"], "there is no file 'prog.lock' either"),
+    "a file to plan": (["plan", "rules.txt"], "For a file of XLA: shardviz compile rules.txt"),
 }
 
 
@@ -272,6 +278,26 @@ def test_a_plan_and_a_compile_as_text_and_as_json(here, capsys, what):
         assert (collective["kind"], collective["mesh_axes"]) == ("all-reduce", ["model"])
         assert (collective["bytes_per_device"], collective["executions"]) == (1024, 1)
         assert ("estimated" in found) == (command == "plan")
+
+
+def test_what_the_users_code_prints_is_not_in_the_json(here, capsys):
+    for command in (["plan"], ["compile"], ["audit"], ["check", "--no", "all-gather"]):
+        assert main([*command, "my_train:prints", "--json"]) == 0
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)
+        assert captured.err.startswith("not JSON\n")
+    assert main(["audit", "my_train:prints"]) == 0
+    assert capsys.readouterr().out.startswith("not JSON\n")
+
+
+@pytest.mark.parametrize(("rules", "code"), [("mlp -> model", 0), ("emb -> model", 1)])
+def test_a_closed_pipe_does_not_change_the_exit_code(here, monkeypatch, rules, code):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main(["check", *STATE, "--rules", rules, "--sharded", "98%"]) == code
+        monkeypatch.undo()
 
 
 def test_the_notes_of_a_plan_are_in_its_json(here, capsys):

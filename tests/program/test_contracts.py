@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -45,6 +46,7 @@ def report(*collectives, compiled=(), memory=(), layouts=(), error=None) -> Repo
     )  # fmt: skip
 
 
+DOUBLE = jax.jit(lambda x: x * 2)
 STEP = report(gather(0), gather(1), REDUCE, BOTH, compiled=[REDUCE])
 WHILE_GATHER = gather(size=1024, trips=None, in_loop=True)
 WHILE = report(WHILE_GATHER, REDUCE)
@@ -143,14 +145,19 @@ def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
     ("subject", "ask", "words"),
     [
         (STEP, lambda e: e.no("all-gathr"), "Did you mean 'all-gather'?"),
+        (STEP, lambda e: e.no("all-gather over data"), ".no('all-gather', over='data')"),
+        (STEP, lambda e: e.no("over model"), ".no(over='model')"),
         (STEP, lambda e: e.no(over="modle"), "'modle' is not an axis"),
         (STEP, lambda e: e.no(over="modle"), "Did you mean 'model'?"),
         (STEP, lambda e: e.no(over=()), "over="),
         (STEP, lambda e: e.at_most("many"), "got 'many'"),
+        (STEP, lambda e: e.at_most("30 MiB per step"), ".at_most('30 MiB', per='step')"),
+        (STEP, lambda e: e.at_most("1 MiB over data"), ".at_most('1 MiB', over='data')"),
         (STEP, lambda e: e.at_most(-1), "The limit"),
         (STEP, lambda e: e.at_most(1, per="stp"), "Did you mean 'step'?"),
         (STEP, lambda e: e.sharded(98), "got 98"),
         (STEP, lambda e: e.sharded("1 KiB"), "got '1 KiB'"),
+        (STEP, lambda e: e.sharded("98%"), "such as 0.98 for 98 %; got '98%'"),
         (STEP, lambda e: e.sharded(float("nan")), "got nan"),
         (STEP, lambda e: e.fits(), "described hardware"),
         (STEP, lambda e: e.fits("cpu:8"), "'tpu:v5p:8x8x16'"),
@@ -160,7 +167,11 @@ def test_what_does_not_hold_is_said_with_the_place_the_cause_and_a_way_on():
         (STEP, lambda e: e.locked(), "report"),
         (STEP, lambda e: e.locked("no.json"), "Write .matches(...)"),
         (STEP, lambda e: sv.expect(e.subject, stage="propagated"), "'propagated'"),
+        (report().replace(partitioned=None, collectives=()), lambda e: e.no(), "stage='compiled'"),
         ("x", lambda e: e, "sv.expect takes"),
+        (STEP, lambda e: sv.lock({"w": 1}), "sv.lock takes"),
+        (DOUBLE.lower(1.0), lambda e: e, "sv.expect(sv.plan(lowered))"),
+        (DOUBLE.lower(1.0).compile(), lambda e: e, "sv.expect(sv.report(compiled), stage="),
     ],
 )  # fmt: skip
 def test_what_is_asked_wrongly_is_no_broken_contract(subject, ask, words):

@@ -211,6 +211,17 @@ def test_a_lock_that_nests_too_deeply_is_refused():
         parse_lock('{"shardviz_lock": 2, "x": ' + "[" * 50_000 + "]" * 50_000 + "}", "step.json")
 
 
+@pytest.mark.parametrize("text", ["<<<<<<< HEAD\n{}", rows_locked(ROWS).text[:100]])
+def test_a_file_that_is_no_json_is_named_as_such(text):
+    with pytest.raises(sv.ShardvizError, match=r"step\.json' is not a lock, .* not valid JSON"):
+        parse_lock(text, "step.json")
+
+
+def test_a_lock_is_compared_with_a_lock_alone():
+    with pytest.raises(sv.ShardvizError, match=r"got 'step\.json'.*sv\.lock\(path\)"):
+        rows_locked(ROWS).diff("step.json")
+
+
 def test_files_that_are_not_there_or_no_text(tmp_path):
     with pytest.raises(sv.ShardvizError, match="No such file"):
         sv.lock(tmp_path / "none.json")

@@ -144,6 +144,18 @@ def test_what_has_no_steps_is_refused(case):
         WRONG[case]()
 
 
+def test_a_kind_of_several_collectives_is_not_said_to_be_missing():
+    report = gathered(GATHER, Collective("all-reduce", ("b",), 4096), GATHER)
+    for choice in ("all-gather", "all-gather over a"):
+        with pytest.raises(ShardvizError, match=r"has 2 all-gathers.*\.collectives, 0 or 2;"):
+            sv.movement(report, choice)
+
+
+def test_devices_come_from_one_place():
+    with pytest.raises(ShardvizError, match="only one of devices= and topology="):
+        sv.movement("all-gather", size=8, devices=16, topology="v5e-16")
+
+
 HINTS = {
     "a function of jax": ("psum", "it compiles to: 'all-reduce'."),
     "a spelling": ("allreduce", "No steps are known for 'allreduce'. Did you mean 'all-reduce'?"),

@@ -61,7 +61,7 @@ def too_many_bytes(fact: TooManyBytes) -> str:
     # The limit is for all collectives of a step, or for those of one kind.
     kind = fact.per if fact.per != "step" else "collective"
     limit, size = told_apart([fact.limit, total_bytes(fact.collectives)])
-    expected = f"results of at most {limit} for all {kind}s of one step"
+    expected = f"results of at most {limit} in total for the {kind}s"
     if isinstance(fact, UnknownBytes):
         there = (
             "their total is unknown, because loops run these an unknown number of times"

@@ -41,7 +41,8 @@ OPTIONS = {
     "--json": "print JSON instead of text",
     "--no": 'expect no such collective: "all-gather over data", "over data"',
     "--at-most": (
-        'limit: "1 MiB per step", per collective, per all-gather, per device (memory)'
+        'limit: "1 MiB per step" or per all-gather (the sum of all), per collective (each'
+        " of them), per device (memory)"
     ),
     "--sharded": "least share of the bytes that must be split: 0.98 or 98%%",
     "--fits": "hardware whose memory must be enough: tpu:v5p:8x8x16",
@@ -51,4 +52,6 @@ OPTIONS = {
         "collectives to check: those of XLA's partitioner (default), or the compiled ones"
     ),
 }
+NO_FILE = "there is no file {!r} either"
+FILE_OF_XLA = ". For a file of XLA: shardviz compile {}"
 LOCK_IS_SAME = "{} is unchanged"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardviz.base.collective import Collective
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import plural, shown
+from shardviz.base.format import joined, plural, shown
 from shardviz.base.parse import check_size, parse_bytes
 from shardviz.base.public.adopt import as_mesh, as_topology, optional
 from shardviz.base.typing import BytesLike, MeshLike
@@ -152,6 +152,13 @@ def chosen_collective(
             # `name` and `value` are "" if a collective has none.
             if choice and choice in (collective.name, collective.value):
                 return collective
+        kind = choice.partition(" ")[0]
+        matches = [i for i, c in enumerate(collectives) if c.kind == kind]
+        if matches:
+            raise ProgramError(
+                f"{source.program} has {plural(len(matches), kind)}. Choose by index in"
+                f" .collectives, {joined(matches, 'or', 8)}; got {shown(choice)}."
+            )
         raise ProgramError(f"{source.program} has no collective {shown(choice)}.")
     index = check_size(choice, "Which collective", ProgramError)
     if not 0 <= index < len(collectives):
@@ -185,6 +192,11 @@ def _movement_of_kind(
         )
     total = parse_bytes(size, "size=", ProgramError)
     if mesh is None:
+        if devices is not None and topology is not None:
+            raise ProgramError(
+                f"{topology} has its own devices, so give only one of devices= and"
+                " topology=; got both."
+            )
         if axes is not None or (devices is None) == (topology is None):
             raise ProgramError(
                 f"Between which devices? Beside {shown(kind)} give devices=8,"
