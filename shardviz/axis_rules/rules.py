@@ -366,10 +366,11 @@ def _rule(index: int, pair: object) -> Rule:
     # For flax, a single axis is the same as a tuple of one.
     if isinstance(target, str):
         target = (target,)
-    if isinstance(target, (Spec, Call)) or is_partition_spec(target):
+    has_none = isinstance(target, (tuple, list)) and any(a is None for a in target)
+    if has_none or isinstance(target, (Spec, Call)) or is_partition_spec(target):
         raise RuleError(
-            f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"
-            f" {shown(target)}. For a table of paths, write dialect='regex' or"
+            f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None alone;"
+            f" got {shown(target)}. For a table of paths, write dialect='regex' or"
             " dialect='keras'."
         )
     if not isinstance(target, (tuple, list)):

@@ -135,8 +135,8 @@ def _program_to_show(
         got = joined([*(["arguments"] if arrays else []), *others])
         raise ProgramError(
             "sv.explore takes one thing to show, or a function and its arguments; got"
-            f" {shown(fn)} and {got}. Give several arrays as a list, and each spec with"
-            " its array: sv.array('w', (512, 2048), spec='data, None')."
+            f" {shown(fn)} and {got}. Give a mesh as mesh=, several arrays as a list, and"
+            " each spec with its array: sv.array('w', (512, 2048), spec='data, None')."
         )
     return program(fn, *arrays, **passed)
 

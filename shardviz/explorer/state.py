@@ -131,7 +131,7 @@ def open_state(state: object) -> Session:
     ) as error:
         raise ProgramError(
             f"This is not an Explorer state of version {VERSION}; got {shown(state)}."
-            " Pass what explorer.state() returned."
+            " Pass what explorer.state() returned; for a file of XLA, sv.report(path)."
         ) from error
 
 

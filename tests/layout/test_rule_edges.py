@@ -141,6 +141,7 @@ SECOND = {
         ("b", jax.sharding.PartitionSpec("x")),
         "For a table of paths, write dialect='regex' or",
     ),
+    "None among axes": (("b", ("x", None)), "or None alone; got ('x', None). For a table of paths"),
     "our spec": (("b", sv.Spec.of("x")), "For a table of paths, write dialect='regex' or"),
     "an axis that is no name": (("b", ("x", 5)), "the mesh axis in rule 2"),
     "a call": (("b", 'fsdp(axis="data")'), "In rule 2, "),

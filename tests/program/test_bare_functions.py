@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
@@ -129,6 +129,13 @@ SHARDING = NamedSharding(jax.sharding.AbstractMesh((2,), ("data",)), P("data"))
             lambda: sv.lock(sv.plan(MADE), "a.lock"),
             r"stages or audit; got 'a\.lock'.*\.write\(path\)",
         ),
+        (lambda: sv.plan("x.mlir"), r"got 'x\.mlir'\. sv\.report\(path\) reads a file"),
+        (lambda: sv.explore("step.hlo"), r"for a file of XLA, sv\.report\(path\)"),
+        (lambda: sv.report("RESOURCE_EXHAUSTED: no"), "takes a path, or the text of a module"),
+        (lambda: sv.plan(jnp.sin, X, sv.mesh("data=2")), r"a mesh\. Give it as mesh="),
+        (lambda: sv.plan(jnp.sin, X, AbstractMesh((2,), ("data",))), r"a mesh\. Give it as mesh="),
+        (lambda: sv.explore({"w": X}, sv.mesh("data=2")), "Give a mesh as mesh="),
+        (lambda: sv.text({1: X, "a": X}), "jax sorts the keys of a dict"),
         (lambda: sv.explore(X, X), "takes one thing to show"),
         (lambda: sv.explore(MADE, X), "takes one thing to show"),
         (lambda: sv.explore({"w": X}, in_specs="data"), "and in_specs=. .* sv.array"),

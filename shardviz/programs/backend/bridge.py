@@ -142,13 +142,23 @@ def tree_children(value: Any) -> list[tuple[str, Any]] | None:
 
     >>> tree_children({"w": 1, "b": (2, 3)}), tree_children(1)
     ([('b', (2, 3)), ('w', 1)], None)
+
+    Raises:
+        LayoutError: if jax cannot flatten the node.
     """
     if jax.tree_util.all_leaves([value]):
         return None
     children = []
-    for path, child in jax.tree_util.tree_leaves_with_path(
-        value, is_leaf=lambda node: node is not value
-    ):
+    try:
+        named = jax.tree_util.tree_leaves_with_path(
+            value, is_leaf=lambda node: node is not value
+        )
+    except ValueError as error:
+        raise LayoutError(
+            f"jax cannot read {shown(value)} as a tree: {error} jax sorts the keys of a"
+            " dict, so give it keys that sort, such as text."
+        ) from None
+    for path, child in named:
         children.append((jax.tree_util.keystr(path, simple=True, separator="/"), child))
     return children
 

@@ -186,9 +186,10 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
         # If jax finds no platform, it raises an AssertionError without a message.
         reason = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
         raise TargetError(
-            f"jax finds no {kind} here{reason}. Write 'cpu:8' for simulated devices, and"
-            " check the environment variables JAX_PLATFORMS and JAX_PLATFORM_NAME, which limit"
-            " the platforms that jax looks for."
+            f"jax finds no {kind} here{reason}. Write 'cpu:8' for simulated devices, or"
+            " 'tpu:v5e:2x4' to compile for hardware that is not here. Otherwise check the"
+            " environment variables JAX_PLATFORMS and JAX_PLATFORM_NAME, which limit the"
+            " platforms that jax looks for."
         ) from error
 
 

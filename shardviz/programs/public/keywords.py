@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from shardviz.base.errors import ProgramError
-from shardviz.base.format import joined, shown, suggestion
+from shardviz.base.format import joined, plural, shown, suggestion
 from shardviz.base.mesh import MeshSpec
 from shardviz.programs.notes import KeywordForFunction
 from shardviz.programs.program import function_name
@@ -49,6 +49,13 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
         named = _named_parameters(step_function)
         kinds = [parameter.kind for parameter in _parameters(step_function)]
         any_other = inspect.Parameter.VAR_KEYWORD in kinds
+        is_mesh = bool(arrays) and hasattr(arrays[-1], "axis_names")
+        any_count = inspect.Parameter.VAR_POSITIONAL in kinds
+        if is_mesh and not any_count and 0 < len(kinds) < len(arrays):
+            raise ProgramError(
+                f"{function_name(first)} has {plural(len(kinds), 'parameter')}; got"
+                f" {len(arrays)} arguments, the last of them a mesh. Give it as mesh=."
+            )
         notes: list[str] = []
         user_keywords: dict[str, Any] = {}
         if any(name in keywords and name not in named for name in ("args", "kwargs")):

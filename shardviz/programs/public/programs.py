@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -189,9 +190,11 @@ def program_of(
             )
         return fn
     if not callable(fn):
+        is_path = isinstance(fn, (str, os.PathLike))
         raise ProgramError(
             f"sv.{public} takes what sv.program(fn, ...) made, or a function and its"
             f" arguments: sv.{public}(fn, *args); got {shown(fn)}."
+            + (" sv.report(path) reads a file, and has its .plan." if is_path else "")
         )
     if not arrays and not keywords and (missing := required_parameters(fn)):
         names = ", ".join(missing)

@@ -86,7 +86,10 @@ def _read(file: Path) -> bytes:
             return file.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ProgramError(f"{shown(str(file))} cannot be read: {reason}.") from None
+        raise ProgramError(
+            f"The file {shown(str(file))} cannot be read: {reason}. sv.report takes a path,"
+            " or the text of a module of HLO or StableHLO."
+        ) from None
     raise ProgramError(
         f"{shown(str(file))} is not a regular file, or has more than"
         f" {bytes_text(MOST)}. Pass the module of a smaller program, such as one layer."
