@@ -31,6 +31,11 @@ class Raised(FailureCause):
 
 
 @dataclass(frozen=True)
+class RaisedForNumbers(FailureCause):
+    """A function raised an exception for a tuple of numbers, perhaps meant as a shape."""
+
+
+@dataclass(frozen=True)
 class NotOnCpu(FailureCause):
     """XLA's CPU compiler doesn't implement an operation."""
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import shardviz as sv
 from shardviz.axis_rules.dialects import Dialect
 from shardviz.base.errors import ProgramError
 from shardviz.base.mesh import MeshSpec, make_mesh
@@ -64,6 +65,14 @@ ERRORS = {
         lambda: program(shapes_do_not_fit, x=X),
         "trace",
         "jax could not trace the function. TypeError: dot_general requires contracting",
+        True,
+    ),
+    "shapes instead of arrays": (
+        lambda: sv.program(lambda x, w: x @ w, (32, 64), (64, 16), mesh="data=2"),
+        "trace",
+        "jax could not trace the function. TypeError: unsupported operand type(s) for @: 'tuple'"
+        " and 'tuple'. An argument is a tuple of numbers, and a tree to jax. If it is a shape,"
+        " write sv.array((32, 64))",
         True,
     ),
     "output specs": (

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import is_untested
 from shardviz.base.collective import Collective
 from shardviz.base.display import StageClock
@@ -67,7 +68,7 @@ from shardviz.programs.backend.trace import (
     placed_spec,
     trace,
 )
-from shardviz.programs.failure import Failure, RefusedByTypes
+from shardviz.programs.failure import Failure, RaisedForNumbers, RefusedByTypes
 from shardviz.programs.notes import KernelNotMapped
 from shardviz.programs.program import Program
 
@@ -283,12 +284,27 @@ class _PlanRun:
                 # jax's message often does not name the refused operation.
                 cause = RefusedByTypes(refusals[0].operation)
                 failed = replace(failed, cause=cause)
+            elif _has_tuple_of_numbers(self.program):
+                failed = replace(failed, cause=RaisedForNumbers())
             failed = replace(failed, refusals=refusals)
         kernels = [n for n in self.plan.notes if isinstance(n, KernelNotMapped)]
         if self.stage == "lower" and kernels and "shard_map" in str(error):
             words = " ".join([failed.message, *map(str, kernels)])
             failed = Failure(self.stage, words, failed.source or kernels[0].line)
         self.plan = replace(self.plan, error=failed)
+
+
+def _has_tuple_of_numbers(program: Program) -> bool:
+    """True if an argument is a tuple of whole numbers."""
+    if program.tree is None:
+        return False
+    for argument in program.tree.unflatten(program.arrays):
+        if type(argument) is tuple and argument:
+            arrays = [entry for entry in argument if isinstance(entry, ArraySpec)]
+            numbers = [a for a in arrays if not a.shape and a.dtype.startswith("int")]
+            if len(numbers) == len(argument):
+                return True
+    return False
 
 
 def _with_axes_of_size_one(

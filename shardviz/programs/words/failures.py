@@ -28,6 +28,7 @@ from shardviz.programs.failure import (
     ProcessEnd,
     ProcessLost,
     Raised,
+    RaisedForNumbers,
     RefusedByTypes,
     SplitByPartOfAxis,
     SpreadArray,
@@ -69,6 +70,12 @@ def _without_advice(error: Failure) -> str:
     match error.cause:
         case Raised():
             return f"{_OPENINGS.get(error.stage, 'It failed.')} {said}"
+        case RaisedForNumbers():
+            return (
+                f"{_OPENINGS['trace']} {said.rstrip('.')}. An argument is a tuple of"
+                " numbers, and a tree to jax. If it is a shape, write sv.array((32, 64)) or"
+                " jax.ShapeDtypeStruct((32, 64), 'float32')."
+            )
         case NotOnCpu():
             return (
                 f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs, simulated ones"
