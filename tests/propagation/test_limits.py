@@ -128,6 +128,27 @@ def test_a_convolution_is_uncertain_along_its_windows(name, eight_devices):
     assert {axis for found in last.uncertain for axis in found.axes} == expected
 
 
+def test_a_convolution_that_needs_an_axis_twice_is_uncertain(eight_devices):
+    made = plan(
+        convolution, x=(IMAGE, "None, None, None, model"), k=(KERNEL, "None, None, None, model")
+    )
+    assert Uncertain("product", ("model",), "convolution") in uncertain(made)
+
+
+def test_a_shift_by_padding_is_uncertain(eight_devices):
+    made = plan(lambda x: jax.lax.pad(x, 0.0, [(-1, 1, 0), (0, 0, 0)]), x=((32, 64), "data"))
+    assert uncertain(made) == [Uncertain("along", ("data",), "pad")]
+
+
+def test_arrays_that_are_sorted_together_may_be_moved_otherwise(eight_devices):
+    def sort(x, y):
+        return jax.lax.sort((x, y), dimension=1, num_keys=1)
+
+    differing = uncertain(plan(sort, x=((16, 16), "None, data"), y=((16, 16), "model")))
+    assert {found.code for found in differing} == {"move"}
+    assert not uncertain(plan(sort, x=((16, 16), "data"), y=((16, 16), "data")))
+
+
 def test_the_plan_does_not_cover_a_call_that_xla_replaces(eight_devices):
     made = plan(lambda x: jax.lax.approx_max_k(x, 4)[0], x=X)
     value = made.op("approx_top_k[0]")

@@ -221,7 +221,11 @@ def _of_operation(
         return "", ()
     if opcode == "dot_general":
         return "product", _wanted_twice(op, reads, planned, rule, mesh)
+    if opcode == "sort" and moved and len({value.spec for value in reads}) > 1:
+        return "move", _axes_of(reads)
     axes = _read_along(op, reads, rule)
+    if opcode == "convolution" and not axes:
+        return "product", _wanted_twice(op, reads, planned, rule, mesh)
     resplit = opcode == "slice" and reads[0].spec.dims != op.spec.dims
     # For arrays of different sizes, XLA's steps may differ from Shardy's.
     if not axes and (resplit or (opcode == "concatenate" and moved)):
@@ -234,6 +238,8 @@ def _read_along(
 ) -> tuple[str, ...]:
     """The axes that split a dimension along which devices read each other's elements."""
     factors = getattr(rule, _ALONG.get(op.opcode, ""), ())
+    if op.opcode == "pad" and op.shape == reads[0].shape:
+        factors = tuple(rule.sizes)  # Shardy overlooks a shift that keeps the size.
     if op.opcode == "reduce" and len(rule.results) > 1:  # argmax has indices too
         factors = rule.reduction
     if op.opcode == "convolution":
