@@ -42,6 +42,17 @@ class TreeChanged(Difference):
 
 
 @dataclass(frozen=True)
+class PassingChanged(Difference):
+    """Arguments that were passed by position are passed by keyword, or the reverse.
+
+    jax compiles `f(x)` and `f(x=x)` separately.
+    """
+
+    names: tuple[str, ...]
+    by_keyword: bool
+
+
+@dataclass(frozen=True)
 class ArrayChanged(Difference):
     """An array has a different shape, dtype, weak type, sharding, layout or type.
 

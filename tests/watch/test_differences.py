@@ -25,6 +25,7 @@ from shardviz.runs.recompiles import (
     CachesCleared,
     Difference,
     NewFunction,
+    PassingChanged,
     SettingChanged,
     StaticChanged,
     TreeChanged,
@@ -98,6 +99,19 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Difference
         lambda: call(jnp.ones(8, "bfloat16")),
         [ArrayChanged("x", "dtype", "float32", "bfloat16")],
     ),
+    "both to keyword": (
+        lambda: call(ONE, {"b": ONE}),
+        lambda: call(y={"b": ONE}, x=ONE),
+        [PassingChanged(("x", "y"), by_keyword=True)],
+    ),
+    "keyword to position, in another container": (
+        lambda: call(ONE, y=(ONE,)),
+        lambda: call(ONE, [ONE]),
+        [
+            TreeChanged("PyTreeDef(((*,), {'y': (*,)}))", "PyTreeDef(((*, [*]), {}))"),
+            PassingChanged(("y",), by_keyword=False),
+        ],
+    ),
     "weak type": (
         lambda: call(jnp.asarray(1.0) * 1),
         lambda: call(jnp.ones(())),
@@ -140,7 +154,7 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[Difference
     "position to keyword": (
         lambda: call(1, 2),
         lambda: call(1, y=2),
-        [TreeChanged("PyTreeDef(((*, *), {}))", "PyTreeDef(((*,), {'y': *}))")],
+        [PassingChanged(("y",), by_keyword=True)],
     ),
     "static type": (
         lambda: call(1, n=1),
@@ -499,3 +513,31 @@ def test_the_nearest_is_the_one_that_differs_least():
     watched(np.ones((2,), np.int32), 1.0)
     watched(np.ones((8, 4)), 1.0)
     assert last_difference(watched) == [ArrayChanged("y", "dtype", "int32", "float32")]
+
+
+def test_a_call_by_keyword_is_nearest_to_the_same_arguments_by_position():
+    watched = sv.watch(fn)
+    watched({"w": ONE}, ONE, 2)
+    watched({"w": ONE, "v": ONE}, ONE, 2)
+    watched({"w": ONE}, n=2, y=ONE)
+    assert watched.explain_miss().endswith(
+        "Compared with entry 1, y and n are now passed by keyword."
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "new", "nearest"),
+    [
+        (("float32", "bfloat16"), "float64", 1),
+        (("bfloat16", "float16", "int32"), "float32", 2),
+        (("int8", "float32", "complex64"), "int32", 1),
+        (("float32", "int32"), "uint32", 2),
+    ],
+)
+def test_of_several_dtypes_the_closest_is_the_nearest(dtypes, new, nearest):
+    watched = sv.watch(lambda x: x)
+    for dtype in dtypes:
+        watched(jnp.ones(8, dtype))
+    with jax.enable_x64(new == "float64"):
+        watched(jnp.ones(8, new))
+    assert watched.entries[-1].miss.nearest == nearest

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.sharding import (
     AbstractMesh,
@@ -36,6 +37,7 @@ from shardviz.runs.recompiles import (
     ArrayChanged,
     ArrayRemoved,
     Difference,
+    PassingChanged,
     SettingChanged,
     StaticChanged,
     TreeChanged,
@@ -155,6 +157,8 @@ class Signature:
 
     Attributes:
         tree: `PyTreeDef` of the dynamic arguments.
+        trees: name of a dynamic argument -> its `PyTreeDef`.
+        keywords: the names of the dynamic arguments that are passed by keyword.
         leaves: path in the arguments, such as `params['w']` -> type and sharding.
         layouts: path -> memory layout, of arrays that have not been donated.
         paths: path in the arguments -> the argument's name and the keys below it.
@@ -166,6 +170,8 @@ class Signature:
     """
 
     tree: Hashable
+    trees: dict[str, Hashable]
+    keywords: frozenset[str]
     leaves: dict[str, LeafKey]
     layouts: dict[str, object]
     paths: dict[str, tuple[str, tuple[Any, ...]]]
@@ -206,11 +212,15 @@ def signature_of(call: SplitCall) -> Signature:
         names = (*map(str, range(len(values) - 1)), "concrete_mesh")
     settings = dict(zip(names, values, strict=True))
     tree = jax.tree.structure((call.args, call.kwargs))
+    trees = {name: jax.tree.structure(value) for name, value in named}
+    keywords = frozenset(call.kwargs)
     statics = call.statics
     texts = {name: shown(value) for name, value in statics.items()}
     texts |= {name: f"{name}={texts[name]}" for name in call.static_keywords}
     hashes = {name: hash(value) for name, value in statics.items()}
-    return Signature(tree, leaves, layouts, paths, statics, texts, hashes, settings)
+    return Signature(
+        tree, trees, keywords, leaves, layouts, paths, statics, texts, hashes, settings
+    )
 
 
 def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
@@ -225,8 +235,11 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     differing: list[Difference] = []
     differing += [ArrayAdded(name) for name in names.new]
     differing += [ArrayRemoved(name) for name in names.gone]
-    if not differing and new.tree != old.tree:
+    passing = [*_passing_changes(old, new)]
+    is_explained = bool(differing) or (bool(passing) and new.trees == old.trees)
+    if new.tree != old.tree and not is_explained:
         differing.append(TreeChanged(*shown_apart(old.tree, new.tree, 200)))
+    differing += passing
     for name, _ in names.paired:
         changes = [*_array_changes(name, old.leaves[name], new.leaves[name])]
         layouts = old.layouts.get(name), new.layouts.get(name)
@@ -257,17 +270,48 @@ def is_equivalent(new: Signature, old: Signature) -> bool:
 def nearest(
     new: Signature, earlier: Sequence[Signature]
 ) -> tuple[int, tuple[Difference, ...]] | None:
-    """Finds the earlier signature that differs least; on a tie, the latest.
+    """Finds the earlier signature that differs least.
+
+    On a tie, the dtypes decide, then the latest signature is the nearest.
 
     Returns:
         The index of that signature and the differences; None if `earlier` is empty.
     """
-    best = None
+    best, least = None, (0, 0)
     for index, old in enumerate(earlier):
         differing = differences(new, old)
-        if best is None or len(differing) <= len(best[1]):
-            best = index, differing
+        distance = len(differing), _dtype_distance(new, old, differing)
+        if best is None or distance <= least:
+            best, least = (index, differing), distance
     return best
+
+
+def _dtype_distance(
+    new: Signature, old: Signature, differing: Sequence[Difference]
+) -> int:
+    """The differences in bytes per element, plus a large number for another kind."""
+    distance = 0
+    for difference in differing:
+        if isinstance(difference, ArrayChanged) and difference.aspect == "dtype":
+            name = difference.name
+            before, after = old.leaves[name][0].dtype, new.leaves[name][0].dtype
+            distance += abs(before.itemsize - after.itemsize)
+            for kind in (jnp.integer, jnp.floating, jnp.complexfloating):
+                if jnp.issubdtype(before, kind) != jnp.issubdtype(after, kind):
+                    distance += 100
+    return distance
+
+
+def _passing_changes(old: Signature, new: Signature) -> Iterator[Difference]:
+    for by_keyword, before, after in ((True, old, new), (False, new, old)):
+        # In the order in which one of the calls passes them by position.
+        names = tuple(
+            name
+            for name in before.trees
+            if name not in before.keywords and name in after.keywords
+        )
+        if names:
+            yield PassingChanged(names, by_keyword)
 
 
 def _array_changes(name: str, old: LeafKey, new: LeafKey) -> Iterator[Difference]:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardviz.base.display import Fact, sentence
-from shardviz.base.format import bytes_text, clause, cut, plural, seconds_text
+from shardviz.base.format import (
+    by_count,
+    bytes_text,
+    clause,
+    cut,
+    joined,
+    plural,
+    seconds_text,
+)
 from shardviz.runs.recompiles import (
     STAGES,
     ArrayAdded,
@@ -21,6 +29,7 @@ from shardviz.runs.recompiles import (
     NeverCompiled,
     NewFunction,
     NewSignature,
+    PassingChanged,
     SettingChanged,
     SignatureRow,
     StaticChanged,
@@ -49,6 +58,17 @@ def _removed(fact: ArrayRemoved) -> str:
 
 def _tree(fact: TreeChanged) -> str:
     return f"containers: {fact.before} became {fact.after}"
+
+
+def _passing(fact: PassingChanged) -> str:
+    """Describes arguments that are now passed by keyword, or by position.
+
+    >>> _passing(PassingChanged(("x", "lr"), by_keyword=True))
+    'x and lr are now passed by keyword'
+    """
+    verb = by_count(len(fact.names), "is", "are")
+    how = "keyword" if fact.by_keyword else "position"
+    return f"{joined(fact.names, limit=_MOST_REASONS)} {verb} now passed by {how}"
 
 
 def _array(fact: ArrayChanged) -> str:
@@ -241,6 +261,7 @@ SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
     ArrayAdded: _added,
     ArrayRemoved: _removed,
     TreeChanged: _tree,
+    PassingChanged: _passing,
     ArrayChanged: _array,
     StaticChanged: _static,
     SettingChanged: _setting,
