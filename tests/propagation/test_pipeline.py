@@ -119,3 +119,13 @@ def test_conflicts_are_resolved_as_in_xla_for_any_order_of_results(eight_devices
         for op, sharding in zip(results, compiled.output_shardings, strict=True):
             planned = NamedSharding(mesh, op.spec.to_jax())
             assert planned.is_equivalent_to(sharding, 2), (op.name, op.spec, sharding.spec)
+
+
+def test_equal_constants_are_one_value_after_sorting(eight_devices):
+    def scaled(x, y):
+        first, second = y * 0.5, x * 0.5  # read in another order than written
+        return second + 1.0, first + 1.0
+
+    arrays = [sv.array(name, (8, 8), spec="data") for name in "xy"]
+    planned = sv.plan(scaled, *arrays, mesh="data=4, model=2")
+    assert [op.opcode for op in planned.ops].count("constant") == 2

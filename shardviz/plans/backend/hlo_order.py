@@ -14,9 +14,13 @@ from jaxlib.mlir import ir
 
 from shardviz.plans.backend.attributes import defining_op, value_of
 from shardviz.plans.backend.before_propagation import operations_in
+from shardviz.plans.backend.mlir_names import BROADCAST, CONSTANT, SHARDY_CONSTANT
 
 # An operation's place in the order of the program.
 _PLACE = "shardviz.place"
+# Shardy splits these operations and merges equal ones later. With different places,
+# they would not be equal.
+_MERGED = frozenset({CONSTANT, BROADCAST, SHARDY_CONSTANT})
 
 
 def sort_as_in_hlo(module: ir.Operation) -> None:
@@ -44,7 +48,8 @@ def sort_as_in_hlo(module: ir.Operation) -> None:
         if order == list(range(len(ops))):
             continue
         for index, op in enumerate(ops):
-            _put_place(op, 2 * index)  # leaves odd places to added operations
+            if op.name not in _MERGED:
+                _put_place(op, 2 * index)  # leaves odd places to other operations
         for index in order[:-1]:
             ops[index].move_before(ops[-1])
 
@@ -56,7 +61,7 @@ def sort_as_in_program(module: ir.Operation) -> None:
         if not any(_PLACE in op.attributes for op in ops):
             continue
         for op in reversed(ops):
-            # A pass has added the operation: place it before its first reader.
+            # Place it before its first reader.
             if _PLACE not in op.attributes:
                 places = [
                     _place_of_reader(use.owner, block)
