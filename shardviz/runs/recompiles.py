@@ -108,7 +108,8 @@ class NewFunction(Difference):
 class WatchedAgain(Difference):
     """Another `sv.watch` of the same function compiled this signature before.
 
-    jax has one executable for all `jax.jit` of a function, but one for each `sv.watch`.
+    jax has one executable for all `jax.jit` of a function with equal options, but one
+    for each `sv.watch` of a function that is not jitted.
     """
 
     function: str
@@ -122,6 +123,13 @@ class Unexplained(Difference):
 @dataclass(frozen=True)
 class NeverCompiled(Fact):
     """No call has compiled the function yet; `""` stands for all functions."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class CompiledBefore(Fact):
+    """jax had every executable already, such as from another `jax.jit` of the function."""
 
     function: str
 

@@ -399,6 +399,28 @@ def test_a_function_that_is_watched_again():
         assert last_difference(watched) == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "compiles"),
+    [
+        (jax.jit, lambda fn: fn, 1),
+        (lambda fn: fn, jax.jit, 1),
+        (jax.jit, jax.jit, 0),
+        (jax.jit, lambda fn: jax.jit(fn, donate_argnums=0), 1),
+    ],
+)
+def test_a_function_that_is_watched_with_and_without_jit(first, second, compiles):
+    def double(x: Any) -> Any:
+        return x * 2
+
+    sv.watch(first(double))(jnp.ones(9))
+    watched = sv.watch(second(double))
+    watched(jnp.ones(9))
+    assert last_difference(watched) == [WatchedAgain("double")]
+    assert watched.entries[0].compiles == compiles
+    is_known = "jax already had the executable" in watched.explain_miss()
+    assert is_known == (compiles == 0)
+
+
 def test_a_function_that_is_created_again():
     for number in range(2):
         watched = sv.watch(lambda x: x + 1)

@@ -56,6 +56,7 @@ from shardviz.runs.backend.signature import (
 from shardviz.runs.recompiles import (
     CachesCleared,
     CompiledAgain,
+    CompiledBefore,
     Difference,
     Miss,
     NeverCompiled,
@@ -449,7 +450,7 @@ class Watch:
                 code = _code_of(self._fn)
                 if code is not None:
                     compiled = _COMPILED.setdefault(code, {})
-                    compiled[hash(entry.signature)] = _weak(self._fn)
+                    compiled[hash(entry.signature)] = _weak(_unjitted(self._fn))
             size = self._cache_size()
             if is_new and "compile" not in seconds and size == call.size:
                 self._unseen = max(0, self._unseen - 1)
@@ -536,7 +537,7 @@ class Watch:
         code = _code_of(self._fn)
         compiled = {} if code is None else _COMPILED.get(code, {})
         if hash(text) in compiled:
-            is_same = compiled[hash(text)]() == self._fn
+            is_same = compiled[hash(text)]() == _unjitted(self._fn)
             reason = WatchedAgain if is_same else NewFunction
             return Miss(self.name, text, number, (reason(self.name),))
         return Miss(self.name, text, number)
@@ -554,6 +555,8 @@ class Watch:
 
     def explain_miss(self) -> str:
         """Explains in one sentence why the latest compile was needed."""
+        if self._latest is None and self.entries:
+            return str(CompiledBefore(self.name))
         return str(self._latest or NeverCompiled(self.name))
 
     def table(self) -> WatchTable:
@@ -578,6 +581,13 @@ def _code_of(fn: Any) -> types.CodeType | None:
         fn = fn.func
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return code if isinstance(code, types.CodeType) else None
+
+
+def _unjitted(fn: Any) -> Any:
+    """The function in `jax.jit`, because every `jax.jit` of it is another object."""
+    while is_jitted(fn):
+        fn = fn.__wrapped__
+    return fn
 
 
 def _weak(fn: Any) -> Callable[[], object]:

@@ -23,6 +23,7 @@ from shardviz.runs.recompiles import (
     CachesCleared,
     Compile,
     CompiledAgain,
+    CompiledBefore,
     Difference,
     MeshComparison,
     Miss,
@@ -116,8 +117,8 @@ def _new_function(fact: NewFunction) -> str:
 
 def _watched_again(fact: WatchedAgain) -> str:
     return (
-        f"another sv.watch of {fact.function} was called with these arguments, and each"
-        " sv.watch compiles its function separately"
+        f"another sv.watch of {fact.function} was called with these arguments, and two of"
+        " them share executables only if both got a jax.jit of it with the same options"
     )
 
 
@@ -129,6 +130,10 @@ def _never_compiled(fact: NeverCompiled) -> str:
     if not fact.function:
         return "jax has compiled nothing."
     return f"No call has compiled {fact.function}."
+
+
+def _compiled_before(fact: CompiledBefore) -> str:
+    return f"No call had to compile {fact.function}: jax already had the executable."
 
 
 # A large model has hundreds of arrays, and a new mesh changes all of them.
@@ -271,6 +276,7 @@ SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
     WatchedAgain: _watched_again,
     Unexplained: _unexplained,
     NeverCompiled: _never_compiled,
+    CompiledBefore: _compiled_before,
     Miss: _miss,
     NewSignature: _new_signature,
     CompiledAgain: _compiled_again,
