@@ -156,3 +156,12 @@ def test_the_plan_does_not_cover_a_call_that_xla_replaces(eight_devices):
     assert value.notes == (ReplacedCall("ApproxTopK"),)
     assert made.collectives == ()
     assert Uncertain("along", ("data", "model"), "approx_top_k") in value.uncertain
+
+
+def test_a_product_is_uncertain_if_a_summed_dimension_is_moved_too(eight_devices):
+    def product(v, w):
+        return jnp.einsum("bnj,bnm->bjm", v, w)
+
+    made = plan(product, v=((8, 16, 8), "None, (model, data)"), w=((8, 16, 16), "data, model"))
+    assert {c.kind for c in made.collectives} == {"all-to-all", "all-reduce"}
+    assert uncertain(made) == [Uncertain("product", ("model", "data"), "dot_general")]

@@ -345,7 +345,12 @@ def _wanted_twice(
         alone = axis in sums and (holders[axis] == 1 or axis in moved)
         if alone or (len(named) > 1 and (replaceable or not settled)):
             uncertain_axes.append(axis)
-    return tuple(uncertain_axes)
+    # If one axis of a dimension is moved and another is summed over, XLA may gather both.
+    for value in reads:
+        for axes in value.spec.dims:
+            if not {*axes}.isdisjoint(sums) and not {*axes}.isdisjoint(moved):
+                uncertain_axes += axes
+    return _distinct([tuple(uncertain_axes)])
 
 
 def _over(
