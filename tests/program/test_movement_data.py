@@ -151,9 +151,10 @@ def test_a_kind_of_several_collectives_is_not_said_to_be_missing():
             sv.movement(report, choice)
 
 
-def test_devices_come_from_one_place():
-    with pytest.raises(ShardvizError, match="only one of devices= and topology="):
-        sv.movement("all-gather", size=8, devices=16, topology="v5e-16")
+@pytest.mark.parametrize(("place", "value"), [("topology", "v5e-16"), ("mesh", "data=16")])
+def test_devices_come_from_one_place(place, value):
+    with pytest.raises(ShardvizError, match=f"only one of devices= and {place}="):
+        sv.movement("all-gather", size=8, devices=16, **{place: value})
 
 
 HINTS = {

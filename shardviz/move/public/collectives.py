@@ -191,12 +191,13 @@ def _movement_of_kind(
             " MiB'."
         )
     total = parse_bytes(size, "size=", ProgramError)
-    if mesh is None:
-        if devices is not None and topology is not None:
+    for name, place in (("mesh=", mesh), ("topology=", topology)):
+        if devices is not None and place is not None:
             raise ProgramError(
-                f"{topology} has its own devices, so give only one of devices= and"
-                " topology=; got both."
+                f"{place} has its own devices, so give only one of devices= and {name};"
+                " got both."
             )
+    if mesh is None:
         if axes is not None or (devices is None) == (topology is None):
             raise ProgramError(
                 f"Between which devices? Beside {shown(kind)} give devices=8,"
