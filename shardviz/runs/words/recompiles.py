@@ -117,8 +117,8 @@ def _new_function(fact: NewFunction) -> str:
 
 def _watched_again(fact: WatchedAgain) -> str:
     return (
-        f"another sv.watch of {fact.function} was called with these arguments, and two of"
-        " them share executables only if both got a jax.jit of it with the same options"
+        f"another sv.watch of {fact.function} compiled it for these arguments, and watches"
+        f" share executables only if they wrap jax.jit({fact.function}) with the same options"
     )
 
 
