@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
@@ -10,6 +10,7 @@ from shardviz.programs.backend.named_meshes import refuse_other_device_order
 
 X = sv.array("x", (64, 64), spec="data, model")
 MESH = sv.mesh(data=4, model=2)
+ABSTRACT = AbstractMesh((4, 2), ("data", "model"))
 
 
 def constrained(devices, *names):
@@ -39,12 +40,12 @@ def test_jax_refuses_it_too(eight_devices):
 
 def test_the_same_order_in_another_shape_is_fine(eight_devices):
     traced = jax.jit(constrained(eight_devices, "i")).trace(jnp.ones((64, 64)))
-    refuse_other_device_order(traced.jaxpr, MESH)
+    refuse_other_device_order(traced.jaxpr, MESH, ABSTRACT)
 
 
 def test_other_devices_are_left_to_jax(eight_devices):
     traced = jax.jit(constrained(np.array(eight_devices[:4]), "i"))
-    refuse_other_device_order(traced.trace(jnp.ones((64, 64))).jaxpr, MESH)
+    refuse_other_device_order(traced.trace(jnp.ones((64, 64))).jaxpr, MESH, ABSTRACT)
 
 
 def moved(to):

@@ -33,8 +33,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
+def refuse_other_device_order(
+    jaxpr: AnyJaxpr, mesh: MeshSpec, traced_on: Mesh | AbstractMesh
+) -> None:
     """Raises if a program names devices, or an order, that differ from its mesh.
+
+    Args:
+        jaxpr: the traced program.
+        mesh: the program's mesh.
+        traced_on: the jax mesh of the trace. If it has devices, as a mesh of described
+            hardware has, their order counts.
 
     Raises:
         ProgramError: with both lists of devices, and the line that names the second.
@@ -42,6 +50,8 @@ def refuse_other_device_order(jaxpr: AnyJaxpr, mesh: MeshSpec) -> None:
     for named, equation in device_meshes_in(jaxpr):
         # Computed only if the program names a mesh, because meshes may be large.
         expected = mesh.device_ids.ravel().tolist()
+        if isinstance(traced_on, Mesh):
+            expected = [device.id for device in traced_on.devices.flat]
         devices = [device.id for device in named.devices.flat]
         if devices == expected:
             continue

@@ -413,7 +413,7 @@ def _traced(
     listeners = [UnboundShardMaps()] if context.copies_shard_maps else []
     with context.enter():
         stage, specs = traced_with_calls(staged, lambda s: s[0].jaxpr, listeners)
-    refuse_other_device_order(stage.jaxpr, program.mesh)
+    refuse_other_device_order(stage.jaxpr, program.mesh, mesh)
     outputs = []
     for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True):
         outputs.append(Output(name, tuple(info.shape), info.dtype))
