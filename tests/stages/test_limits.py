@@ -53,7 +53,7 @@ def test_every_miss_has_a_note(dumped):
 
 CONFLICTS = {
     "MLP under fsdp and tensor parallelism, gradient": (
-        "data=2, fsdp=2, model=4", ("dot_general", "product", ("fsdp",)),
+        "data=2, fsdp=2, model=4", ("dot_general", "product", ("fsdp", "data")),
     ),
     "gallery: matmul, outer dimensions want one axis": (
         "data=4, model=4", ("dot_general", "product", ("data",)),
