@@ -398,13 +398,13 @@ def _flops(
         return None
     if op.opcode == "convolution":
         return _convolution_flops(op, reads, rule, mesh, sums)
-    products = 2 * elements
+    products, used = 2 * elements, set(op.spec.axes)
     for factor in rule.reduction:
-        axes = _axes_of_factor(rule, reads, factor, sums)
-        # An axis that splits the result cannot divide the work a second time. If it
-        # also splits the summed dimension, each device computes partial sums of all
-        # results, or full sums of its own results.
-        axes -= set(op.spec.axes)
+        # An axis that splits the result, or another factor, cannot divide the work a
+        # second time. If it splits the result and the summed dimension, each device
+        # computes partial sums of all results, or full sums of its own results.
+        axes = _axes_of_factor(rule, reads, factor, sums) - used
+        used |= axes
         products *= -(-rule.sizes.get(factor, 1) // group_size(axes, mesh))
     return products
 

@@ -148,9 +148,19 @@ def partial_sums():
     return sv.program(jnp.matmul, x, w, mesh="data=2, model=2"), flops
 
 
+def summed_dimensions_split_differently():
+    """Each operand splits another summed dimension, by one axis, which divides the work once."""
+    tokens, heads, head, embed = 32, 8, 64, 128
+    x = sv.array("x", (tokens, heads, head), spec="None, model", **BF16)
+    w = sv.array("w", (heads, head, embed), spec="None, model", **BF16)
+    output = lambda x, w: jnp.einsum("thd,hde->te", jnp.tanh(x), w)  # noqa: E731
+    flops = 2 * tokens * (heads // 2) * head * embed
+    return sv.program(output, x, w, mesh="data=2, model=2"), flops
+
+
 PROGRAMS = [
-    partial_sums, scanned_mlps, nested_scans, power_iteration, attention, until_small,
-    microbatches, conditions,
+    partial_sums, summed_dimensions_split_differently, scanned_mlps, nested_scans, power_iteration,
+    attention, until_small, microbatches, conditions,
 ]  # fmt: skip
 
 
