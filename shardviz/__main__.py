@@ -331,8 +331,8 @@ def _compare(options: argparse.Namespace) -> Result:
     difference = before.diff(after)
     if options.json:
         lines = [] if difference.same else list(difference.lines)
-        found = {"same": difference.same, "lines": lines}
-        return json.dumps(found, indent=2), difference.same
+        fields = {"same": difference.same, "lines": lines}
+        return json.dumps(fields, indent=2), difference.same
     return str(difference), difference.same
 
 
@@ -348,8 +348,8 @@ def _doctor(options: argparse.Namespace) -> Result:
     rows = checked_names()
     is_ok = not any(problem for _, problem in rows)
     if options.json:
-        found = {"ok": is_ok, "versions": versions(), "checks": dict(rows)}
-        return json.dumps(found, indent=2), is_ok
+        fields = {"ok": is_ok, "versions": versions(), "checks": dict(rows)}
+        return json.dumps(fields, indent=2), is_ok
     return doctor_text(versions(), rows), is_ok
 
 

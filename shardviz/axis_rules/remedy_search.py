@@ -42,6 +42,7 @@ from shardviz.axis_rules.remedies import (
 )
 from shardviz.axis_rules.rules import PathRule, PathRules, Rule, Rules, near
 from shardviz.base.array_spec import ArraySpec, size_in_bytes
+from shardviz.base.axis_parts import group_size
 from shardviz.base.errors import RuleError, ShardvizError
 from shardviz.base.layout import Layout, lay_out_parsed
 from shardviz.base.mesh import MeshSpec
@@ -411,10 +412,8 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         """Returns `Remedy.fewer_shards` for an edit that leads to `spec`."""
         if self.mesh is None:
             return None
-        now, after = (
-            math.prod(self.mesh.shape[axis] for axis in spec.axes)
-            for spec in (self.sound, spec)
-        )
+        now = group_size(self.sound.axes, self.mesh)
+        after = group_size(spec.axes, self.mesh)
         return (now, after) if after < now else None
 
     def corrected(self, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -425,10 +424,12 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         if self.mesh is None:
             return axes
         mesh_axes = self.mesh.axis_names
-        corrected: dict[str, None] = {}  # no duplicates, which would be an error
+        corrected: list[str] = []
         for axis in axes:
-            corrected[axis if axis in mesh_axes else near(axis, mesh_axes) or ""] = None
-        corrected.pop("", None)
+            mesh_axis = axis if axis in mesh_axes else near(axis, mesh_axes)
+            # A rule that names an axis twice is invalid.
+            if mesh_axis and mesh_axis not in corrected:
+                corrected.append(mesh_axis)
         return tuple(corrected) or axes
 
     def _remedy(

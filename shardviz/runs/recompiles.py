@@ -46,6 +46,10 @@ class PassingChanged(Difference):
     """Arguments that were passed by position are passed by keyword, or the reverse.
 
     jax compiles `f(x)` and `f(x=x)` separately.
+
+    Attributes:
+        names: the names of the arguments.
+        by_keyword: True if the new call passes them by keyword.
     """
 
     names: tuple[str, ...]

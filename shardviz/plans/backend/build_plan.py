@@ -299,12 +299,15 @@ def _has_tuple_of_numbers(program: Program) -> bool:
     if program.tree is None:
         return False
     for argument in program.tree.unflatten(program.arrays):
-        if type(argument) is tuple and argument:
-            arrays = [entry for entry in argument if isinstance(entry, ArraySpec)]
-            numbers = [a for a in arrays if not a.shape and a.dtype.startswith("int")]
-            if len(numbers) == len(argument):
-                return True
+        if type(argument) is tuple and argument and all(map(_is_integer, argument)):
+            return True
     return False
+
+
+def _is_integer(value: object) -> bool:
+    if not isinstance(value, ArraySpec):
+        return False
+    return not value.shape and value.dtype.startswith("int")
 
 
 def _with_axes_of_size_one(

@@ -350,7 +350,7 @@ def _wanted_twice(
         for axes in value.spec.dims:
             if not {*axes}.isdisjoint(sums) and not {*axes}.isdisjoint(moved):
                 uncertain_axes += axes
-    return _distinct([tuple(uncertain_axes)])
+    return tuple(dict.fromkeys(uncertain_axes))
 
 
 def _over(

@@ -33,13 +33,15 @@ def sort_as_in_hlo(module: ir.Operation) -> None:
     ...     first, second = x + 1, y + 2
     ...     return second, first
     >>> module = jax.jit(f).lower(1.0, 2.0).compiler_ir("stablehlo").operation.clone()
-    >>> adds = lambda: [str(op.operands[0]) for op in operations_in(module) if op.name.endswith("add")]
-    >>> before = adds()
+    >>> def sums():
+    ...     adds = [op for op in operations_in(module) if op.name == "stablehlo.add"]
+    ...     return [str(op.operands[0]) for op in adds]
+    >>> before = sums()
     >>> sort_as_in_hlo(module)
-    >>> adds() == before[::-1]
+    >>> sums() == before[::-1]
     True
     >>> sort_as_in_program(module)
-    >>> adds() == before
+    >>> sums() == before
     True
     """
     for block in _blocks_in(module):
@@ -63,12 +65,11 @@ def sort_as_in_program(module: ir.Operation) -> None:
         for op in reversed(ops):
             # Place it before its first reader.
             if _PLACE not in op.attributes:
-                places = [
-                    _place_of_reader(use.owner, block)
-                    for value in op.results
-                    for use in value.uses
-                ]
-                _put_place(op, min(places, default=2 * len(ops)))
+                place = 2 * len(ops)
+                for value in op.results:
+                    for use in value.uses:
+                        place = min(place, _place_of_reader(use.owner, block))
+                _put_place(op, place)
         places = [value_of(op, _PLACE) for op in ops]
         for index in sorted(range(len(ops) - 1), key=places.__getitem__):
             ops[index].move_before(ops[-1])
@@ -100,18 +101,20 @@ def _post_order(ops: Sequence[Any]) -> list[int]:
     reads = []
     for op in ops:
         # In HLO, a region has its block's values as operands.
-        values = [
-            value for inner in (op, *operations_in(op)) for value in inner.operands
-        ]
-        owners = [defining_op(value) for value in values]
-        reads.append([index_of[owner] for owner in owners if owner in index_of])
+        read = []
+        for inner in (op, *operations_in(op)):
+            for value in inner.operands:
+                owner = defining_op(value)
+                if owner in index_of:
+                    read.append(index_of[owner])
+        reads.append(read)
     is_read = {index for operands in reads for index in operands}
     order: dict[int, None] = {}
     entered = set()
     stack = [index for index in reversed(range(len(ops))) if index not in is_read]
     while stack:
         index = stack[-1]
-        if index in entered:
+        if index in entered:  # so everything that it reads is in `order`
             order.setdefault(stack.pop())
         else:
             entered.add(index)
