@@ -309,10 +309,14 @@ class RemedySearch(Generic[LineT, TableT, DialectT]):
         if why is not None:
             return Remedies((), wish, why)
         self._broken = None
-        remedies = self._best(wish)[:limit]
+        remedies = self._best(wish)
         if isinstance(wish, SplitWish) and self._fails(wish.dim):
             unsplit = self._best(UnsplitWish(leaf.path, wish.dim))[:1]
-            remedies = [*remedies[: max(1, limit - 1)], *unsplit][:limit]
+            larger = [r for r in remedies if r.fewer_shards is not None]
+            others = [r for r in remedies if r.fewer_shards is None]
+            # Leaving the dimension unsplit is better than making the shards larger.
+            remedies = [*others[: max(1, limit - 1)], *unsplit, *larger]
+        remedies = remedies[:limit]
         if not remedies:
             why = self._too_small(wish) or self._broken or self._indivisible(wish)
             why = why or NoEdit(wish)

@@ -295,8 +295,9 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
     search = row.remedies(f"split {cell.dim}")
     remedies, views = search.items[:MOST_REMEDIES], []
     # Always offer the remedy that leaves a failing dimension unsplit.
-    if len(search) > MOST_REMEDIES and search[-1].leaves_unsplit:
-        remedies = (*remedies[:-1], search[-1])
+    for remedy in search.items[MOST_REMEDIES:]:
+        if remedy.leaves_unsplit:
+            remedies = (*remedies[:-1], remedy)
     for remedy in remedies:
         saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
         view = {

@@ -303,7 +303,10 @@ def path_resolution(value: PathResolution) -> str:
 
 
 def _no_split(what: str, remedies: Remedies) -> str:
-    """Explains why the suggested remedy, the last one, leaves a dimension unsplit."""
+    """Explains why the suggested remedy leaves a dimension unsplit.
+
+    If there are others, they make the shards larger.
+    """
     larger = " without making the shards larger" if len(remedies) > 1 else ""
     return f"No edit of the table splits {what}{larger}. To "
 
