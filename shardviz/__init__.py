@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,13 +82,19 @@ def _refuse(name: str) -> NoReturn:
         raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
     from shardviz.base.format import nearest
 
-    public = nearest(name, __all__)
-    for function, words in _OTHER_WORDS.items():
-        if name in words:
-            public = function
-    if public is None:
-        raise AttributeError(f"There is no sv.{name}; help(sv) lists what there is.")
-    raise AttributeError(f"There is no sv.{name}. Did you mean sv.{public}?")
+    # The public name for each word in a name such as `make_mesh` or `DeviceMesh`.
+    named = []
+    for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name):
+        word = word.lower()
+        named += [function for function, words in _OTHER_WORDS.items() if word in words]
+        named += [word] if word in _MODULE_OF else []
+    public = next(iter(named), None) or nearest(name, __all__)
+    if public is not None:
+        raise AttributeError(f"There is no sv.{name}. Did you mean sv.{public}?")
+    jax = sys.modules.get("jax")
+    if callable(getattr(jax, name, None)):
+        raise AttributeError(f"There is no sv.{name}. Use jax.{name}.")
+    raise AttributeError(f"There is no sv.{name}; help(sv) lists what there is.")
 
 
 def __dir__() -> list[str]:

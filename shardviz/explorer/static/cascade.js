@@ -183,7 +183,7 @@ export class Cascade {
 
   /** @param {Cell} cell */
   showRemedies({ remedies = [], reason, key }) {
-    const title = h("h4", { text: "What would split it" });
+    const title = h("h4", { text: "What you can change" });
     const rows = remedies.map((remedy, i) => this.remedy(remedy, i, `${key} ${i}`));
     const none = reason ? [h("p", { class: "sv-muted" }, ...tagged(reason, this.axes))] : [];
     fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from shardviz.base.array_spec import ArraySpec
 from shardviz.base.backend.jax_compat import is_untested
 from shardviz.base.collective import Collective
 from shardviz.base.display import StageClock
@@ -60,7 +59,7 @@ from shardviz.programs.backend.named_meshes import (
     naming_operation,
 )
 from shardviz.programs.backend.operand_specs import operand_notes
-from shardviz.programs.backend.refused import typed_form
+from shardviz.programs.backend.refused import trace_failure
 from shardviz.programs.backend.retraced import specs_of_types, with_partial_sums
 from shardviz.programs.backend.trace import (
     Traced,
@@ -68,7 +67,7 @@ from shardviz.programs.backend.trace import (
     placed_spec,
     trace,
 )
-from shardviz.programs.failure import Failure, RaisedForNumbers, RefusedByTypes
+from shardviz.programs.failure import Failure
 from shardviz.programs.notes import KernelNotMapped
 from shardviz.programs.program import Program
 
@@ -272,42 +271,23 @@ class _PlanRun:
 
     def fail(self, error: BaseException) -> None:
         """Sets the error of the plan."""
-        failed = failure(self.stage, error)
         if self.stage == "trace":
+            failed = trace_failure(self.program, error)
             call = self.calls.raised
-            refusals = typed_form(self.program, error).refusals
             # On a different line, the call's error was probably caught by the program.
             if call is not None and failed.source in ("", call.source):
-                words = f"{call.where}: {call.sentence} {failed.message}"
-                failed = Failure(self.stage, words, call.source)
-            elif refusals and type(error).__name__ == "ShardingTypeError":
-                # jax's message often does not name the refused operation.
-                cause = RefusedByTypes(refusals[0].operation)
-                failed = replace(failed, cause=cause)
-            elif _has_tuple_of_numbers(self.program):
-                failed = replace(failed, cause=RaisedForNumbers())
-            failed = replace(failed, refusals=refusals)
+                said = failure(self.stage, error).message
+                words = f"{call.where}: {call.sentence} {said}"
+                failed = Failure(
+                    self.stage, words, call.source, refusals=failed.refusals
+                )
+        else:
+            failed = failure(self.stage, error)
         kernels = [n for n in self.plan.notes if isinstance(n, KernelNotMapped)]
         if self.stage == "lower" and kernels and "shard_map" in str(error):
             words = " ".join([failed.message, *map(str, kernels)])
             failed = Failure(self.stage, words, failed.source or kernels[0].line)
         self.plan = replace(self.plan, error=failed)
-
-
-def _has_tuple_of_numbers(program: Program) -> bool:
-    """True if an argument is a tuple of whole numbers."""
-    if program.tree is None:
-        return False
-    for argument in program.tree.unflatten(program.arrays):
-        if type(argument) is tuple and argument and all(map(_is_integer, argument)):
-            return True
-    return False
-
-
-def _is_integer(value: object) -> bool:
-    if not isinstance(value, ArraySpec):
-        return False
-    return not value.shape and value.dtype.startswith("int")
 
 
 def _with_axes_of_size_one(

@@ -21,7 +21,7 @@ from shardviz.base.partition_spec import Spec
 from shardviz.base.source_lines import is_user_file, line_in_words
 from shardviz.programs.backend import mesh_context
 from shardviz.programs.backend.bridge import abstract_mesh
-from shardviz.programs.backend.failures import source_of
+from shardviz.programs.backend.failures import failure, source_of
 from shardviz.programs.backend.jaxpr_function import as_jaxpr
 from shardviz.programs.backend.jaxpr_names import SHARD_MAP_BODY
 from shardviz.programs.backend.jaxprs import operations, plain_jaxpr
@@ -32,6 +32,12 @@ from shardviz.programs.backend.shard_map_results import (
 )
 from shardviz.programs.backend.trace import argument_structs, trace
 from shardviz.programs.backend.typed import TypedEvaluation, Unanswered
+from shardviz.programs.failure import (
+    Failure,
+    Raised,
+    RaisedForNumbers,
+    RefusedByTypes,
+)
 from shardviz.programs.program import Program
 from shardviz.programs.refusals import TypeRefusal
 
@@ -58,6 +64,33 @@ class TypedForm:
     base: Program | None = None
     meaning: Program | None = None
     is_part: bool = False
+
+
+def trace_failure(program: Program, error: BaseException) -> Failure:
+    """Returns the Failure of a program that jax could not trace."""
+    failed, refusals = failure("trace", error), typed_form(program, error).refusals
+    if refusals and type(error).__name__ == "ShardingTypeError":
+        # jax's message often does not name the refused operation.
+        failed = replace(failed, cause=RefusedByTypes(refusals[0].operation))
+    elif failed.cause == Raised() and _has_tuple_of_numbers(program):
+        failed = replace(failed, cause=RaisedForNumbers())
+    return replace(failed, refusals=refusals)
+
+
+def _has_tuple_of_numbers(program: Program) -> bool:
+    """True if an argument is a tuple of whole numbers."""
+    if program.tree is None:
+        return False
+    for argument in program.tree.unflatten(program.arrays):
+        if type(argument) is tuple and argument and all(map(_is_integer, argument)):
+            return True
+    return False
+
+
+def _is_integer(value: object) -> bool:
+    if not isinstance(value, ArraySpec):
+        return False
+    return not value.shape and value.dtype.startswith("int")
 
 
 def typed_form(

@@ -43,7 +43,7 @@ from shardviz.compiled.measured import Measured, NotMeasured
 from shardviz.compiled.report import Check, Report
 from shardviz.programs.backend.effect_rules import refusal_on
 from shardviz.programs.backend.failures import failure
-from shardviz.programs.backend.refused import typed_form
+from shardviz.programs.backend.refused import trace_failure
 from shardviz.programs.backend.trace import Traced
 from shardviz.programs.failure import (
     CancelledAfter,
@@ -198,10 +198,10 @@ class Job:
         except Failed as failed:
             self._fail(failed.failure)
         except BaseException as error:  # a user's function may raise anything
-            failed = failure(self.stage, error)
             if self.stage == "trace" and isinstance(error, Exception):
-                refusals = typed_form(self.program, error).refusals
-                failed = replace(failed, refusals=refusals)
+                failed = trace_failure(self.program, error)
+            else:
+                failed = failure(self.stage, error)
             # A disagreement is found by all processes, so it isn't announced to them.
             self._fail(failed, announce=not isinstance(error, Disagreement))
             # Interrupts and the exit of a signal handler are meant for this process.
