@@ -390,12 +390,12 @@ def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
     try:
         return array.replace(spec=spec, memory_kind=foreign_memory(leaf))
     except ShardvizError as error:
-        words = f"{array.name}: {error}"
         if array.weak_type and not array.shape:  # a number, perhaps of a shape
-            words += (
-                " It is a number; for an array of a shape, give sv.array((32, 64))."
-            )
-        raise type(error)(words) from None
+            raise type(error)(
+                f"{array.name} is a number. {error} If it is part of a shape, write"
+                " sv.array((32, 64)) or jax.ShapeDtypeStruct((32, 64), 'float32')."
+            ) from None
+        raise type(error)(f"{array.name}: {error}") from None
 
 
 def mesh_of_shardings(tree: PyTree) -> MeshSpec | None:
