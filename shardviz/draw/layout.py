@@ -161,10 +161,12 @@ def draw_layout_array(
     corners = grid.corners() + np.array([[left], [top]])
     text: Template = (samples[0],)
     if ids is not None:
-        copies = ""
-        if layout.replicas > 1:
+        limit, copies = max(6, int((cell[0] - 8) / LETTER)), ""
+        # A tile with too many ids shows their number, which is the number of replicas.
+        has_ids = ids_text(ids[offsets[-2] :], limit) != plural(devices, "device")
+        if layout.replicas > 1 and has_ids:
             copies = f"\n{plural(layout.replicas, 'replica')}"
-        text = (Slot(DEVICES, limit=max(6, int((cell[0] - 8) / LETTER))), copies)
+        text = (Slot(DEVICES, limit=limit), copies)
     tiles = make_tiles(
         corners[0],
         corners[1],
