@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from shardviz.base.errors import ProgramError, needed_by
+from shardviz.base.public.adopt import is_compiled
 from shardviz.base.typing import ArrayLike, MeshLike, PyTree, SpecLike, UserFunction
 from shardviz.compiled.measured import with_least_times
 from shardviz.compiled.memory_in_plan import with_values
@@ -134,7 +135,7 @@ def watch(
         and `.report`. Without `fn`, a CompileLog for a `with` block.
 
     Raises:
-        ShardvizError: if jax is not installed.
+        ShardvizError: if jax is not installed, or `fn` is a `jax.stages.Compiled`.
         TypeError: from jax, if `fn` isn't a function or an option is unknown.
 
     >>> import shardviz as sv
@@ -156,6 +157,11 @@ def watch(
                 " takes no options. With options: sv.watch(fn, ...)."
             )
         return listening.CompileLog()
+    if is_compiled(fn):
+        raise ProgramError(
+            "A Compiled never compiles again, so sv.watch has nothing to count. Give"
+            " sv.watch the function, or the Compiled to sv.report."
+        )
     return watched_function.Watch(fn, recompiles, options, _plan_of_call, _show)
 
 

@@ -140,7 +140,7 @@ class CompiledBefore(Fact):
 
 @dataclass(frozen=True)
 class Miss(Fact):
-    """The first call had to compile; subclasses describe later compiles.
+    """The first compile that sv.watch has seen; subclasses describe other calls.
 
     Attributes:
         function: the name of the function.
@@ -149,7 +149,7 @@ class Miss(Fact):
         differences: why the call had to compile; `()` if it was the first.
 
     >>> print(Miss("step", "(x: float32[8])", 1))
-    step was compiled for (x: float32[8]) (entry 1). Nothing was compiled before.
+    step was compiled for (x: float32[8]) (entry 1). No earlier compile is known.
     """
 
     function: str
@@ -172,6 +172,15 @@ class NewSignature(Miss):
 @dataclass(frozen=True)
 class CompiledAgain(Miss):
     """A signature that had been compiled before was compiled again."""
+
+
+@dataclass(frozen=True)
+class AlreadyCompiled(Miss):
+    """No call with this signature had to compile, because jax had its executable.
+
+    >>> print(AlreadyCompiled("step", "(x: float32[8])", 1))
+    step was not compiled for (x: float32[8]) (entry 1): jax already had the executable.
+    """
 
 
 @dataclass(frozen=True)

@@ -417,8 +417,19 @@ def test_a_function_that_is_watched_with_and_without_jit(first, second, compiles
     watched(jnp.ones(9))
     assert last_difference(watched) == [WatchedAgain("double")]
     assert watched.entries[0].compiles == compiles
-    is_known = "jax already had the executable" in watched.explain_miss()
-    assert is_known == (compiles == 0)
+    for text in (watched.explain_miss(), str(watched.entries[0].miss)):
+        is_known = "jax already had the executable" in text
+        assert is_known == (compiles == 0)
+
+
+def test_a_setting_that_another_watch_did_not_have():
+    jitted = jax.jit(lambda x: x @ x)
+    sv.watch(jitted)(jnp.ones(9))
+    watched = sv.watch(jitted)
+    with jax.default_matmul_precision("highest"):
+        watched(jnp.ones(9))
+    assert last_difference(watched) == []
+    assert watched.explain_miss().endswith("No earlier compile is known.")
 
 
 def test_a_function_that_is_created_again():

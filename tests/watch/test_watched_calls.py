@@ -279,6 +279,35 @@ def test_functions_of_libraries_are_watched():
     for n in (1, 2, 2, 1):
         assert watched(model, jnp.ones((n, 4))).shape == (n, 4)
     assert counts(watched) == [(2, 1), (2, 1)]
+    with jax_cache_events() as events:
+        assert [entry.report.collectives for entry in watched.entries] == [(), ()]
+    assert events == []
+    assert "collectives: none" in sv.text(watched)
+
+
+def test_a_function_of_equinox_has_no_reports():
+    equinox = pytest.importorskip("equinox")
+    # The second argument decides the result, so shapes alone would compile.
+    watched = sv.watch(equinox.filter_jit(lambda x, mode: x))
+    watched(jnp.ones(4), "same")
+    with pytest.raises(ProgramError, match="filter_jit has no reports"):
+        _ = watched.entries[0].report
+    assert "1 call, 1 compile" in sv.text(watched)
+
+
+def test_a_compiled_program_is_not_watched():
+    compiled = jax.jit(twice).lower(jnp.ones(4)).compile()
+    with pytest.raises(ProgramError, match=r"sv\.report"):
+        sv.watch(compiled)
+
+
+def test_a_compile_for_another_device_order_is_counted(eight_devices):
+    watched = sv.watch(lambda x: x * 2)
+    for devices in (jax.devices(), jax.devices()[::-1]):
+        # The meshes are equal but for their devices, so jax reuses the trace.
+        with jax.set_mesh(jax.sharding.Mesh(devices, ("d",))):
+            watched(jnp.ones(4))
+    assert counts(watched) == [(1, 1), (1, 1)]
 
 
 def test_alternating_signatures_are_counted():

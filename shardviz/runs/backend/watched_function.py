@@ -54,6 +54,7 @@ from shardviz.runs.backend.signature import (
     split_call,
 )
 from shardviz.runs.recompiles import (
+    AlreadyCompiled,
     CachesCleared,
     CompiledAgain,
     CompiledBefore,
@@ -147,7 +148,8 @@ class WatchedSignature:
         compiles: number of compiles; 0 if jax already had the executable.
         trace_s: seconds to trace and lower.
         compile_s: seconds to compile.
-        miss: why jax compiled a call with this signature.
+        latest_miss: how the signature, when last compiled, differs from earlier ones;
+            also if jax already had the executable.
 
     >>> import shardviz as sv
     >>> watched = sv.watch(lambda x: x + 1)
@@ -160,6 +162,7 @@ class WatchedSignature:
         self, watch: Watch, arguments: Arguments, split: SplitCall, miss: Miss
     ) -> None:
         self._jitted, self._planner = watch.jitted, watch.planner
+        self._filters = watch._filters
         self._before = watch.entries[-1] if watch.entries else None
         self._args, self._kwargs = _abstract(arguments, split)
         self._meshes = concrete_mesh(), entered_meshes() or ()
@@ -167,14 +170,22 @@ class WatchedSignature:
             name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS
         }
         self.entry, self.signature = miss.entry, miss.signature
-        self.miss = miss
+        self.latest_miss = miss
         self.calls = self.compiles = 0
         self.trace_s = self.compile_s = 0.0
 
     @property
+    def miss(self) -> Miss:
+        """Why jax compiled a call with this signature, or that it compiled none."""
+        miss = self.latest_miss
+        if self.compiles:
+            return miss
+        return AlreadyCompiled(miss.function, miss.signature, miss.entry)
+
+    @property
     def difference(self) -> tuple[Difference, ...]:
         """Why jax compiled the call, as differences from the nearest earlier entry."""
-        return self.miss.differences
+        return self.latest_miss.differences
 
     @contextlib.contextmanager
     def _surroundings(self) -> Iterator[None]:
@@ -196,10 +207,18 @@ class WatchedSignature:
         Raises:
             ShardvizError: if the executable cannot be read.
         """
+        if self._filters:
+            # It would compile a program in which the shapes are static values.
+            raise ProgramError(
+                "A watched equinox.filter_jit has no reports, because it lowers only"
+                " arrays, and sv.watch keeps none. Call sv.compile with the arrays."
+            )
         with self._surroundings():
             # jax returns the executable that it has, without compiling again.
             lowered = self._jitted.lower(*self._args, **self._kwargs)
-            return report_of(lowered.compile())
+            compiled = lowered.compile()
+        # Flax wraps jax's Compiled in a class of its own.
+        return report_of(getattr(compiled, "compiled", compiled))
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -441,8 +460,8 @@ class Watch:
             if "compile" in seconds:
                 # A thread that waited for this compile may have added the entry.
                 if entry.compiles:
-                    entry.miss = self._miss(key, signature, call)
-                miss = self._latest = entry.miss
+                    entry.latest_miss = self._miss(key, signature, call)
+                miss = self._latest = entry.latest_miss
                 entry.compiles += 1
                 entry.trace_s += seconds.get("trace", 0.0) + seconds.get("lower", 0.0)
                 entry.compile_s += seconds["compile"]
@@ -450,7 +469,7 @@ class Watch:
                 code = _code_of(self._fn)
                 if code is not None:
                     compiled = _COMPILED.setdefault(code, {})
-                    compiled[hash(entry.signature)] = _weak(_unjitted(self._fn))
+                    compiled[_signature_hash(signature)] = _weak(_unjitted(self._fn))
             size = self._cache_size()
             if is_new and "compile" not in seconds and size == call.size:
                 self._unseen = max(0, self._unseen - 1)
@@ -505,7 +524,7 @@ class Watch:
             if 0 < call.size == self._cache_size():
                 return {}
             return {stage: seconds for stage, _, seconds in events}
-        if not call.is_traced:
+        if not call.is_traced and call.size == self._cache_size():
             # So any function that was traced is another one.
             events = [*_without_traced(events)]
         seconds: dict[str, float] = {}
@@ -536,8 +555,9 @@ class Watch:
             return NewSignature(self.name, text, number, changes, near)
         code = _code_of(self._fn)
         compiled = {} if code is None else _COMPILED.get(code, {})
-        if hash(text) in compiled:
-            is_same = compiled[hash(text)]() == _unjitted(self._fn)
+        earlier_function = compiled.get(_signature_hash(signature))
+        if earlier_function is not None:
+            is_same = earlier_function() == _unjitted(self._fn)
             reason = WatchedAgain if is_same else NewFunction
             return Miss(self.name, text, number, (reason(self.name),))
         return Miss(self.name, text, number)
@@ -581,6 +601,12 @@ def _code_of(fn: Any) -> types.CodeType | None:
         fn = fn.func
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return code if isinstance(code, types.CodeType) else None
+
+
+def _signature_hash(signature: Signature) -> int:
+    """Differs for other devices and settings, too, which the text leaves out."""
+    settings, leaves = signature.settings.values(), signature.leaves.values()
+    return hash((str(signature), *settings, *leaves))
 
 
 def _unjitted(fn: Any) -> Any:

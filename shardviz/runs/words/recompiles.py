@@ -17,6 +17,7 @@ from shardviz.base.format import (
 )
 from shardviz.runs.recompiles import (
     STAGES,
+    AlreadyCompiled,
     ArrayAdded,
     ArrayChanged,
     ArrayRemoved,
@@ -118,7 +119,8 @@ def _new_function(fact: NewFunction) -> str:
 def _watched_again(fact: WatchedAgain) -> str:
     return (
         f"another sv.watch of {fact.function} compiled it for these arguments, and watches"
-        f" share executables only if they wrap jax.jit({fact.function}) with the same options"
+        f" share executables only if they wrap jax.jit({fact.function}) with the same options,"
+        " until jax clears its caches"
     )
 
 
@@ -155,7 +157,7 @@ def _reasons(differences: Sequence[Difference]) -> str:
 
 
 def _miss(fact: Miss) -> str:
-    reason = _reasons(fact.differences) or "nothing was compiled before"
+    reason = _reasons(fact.differences) or "no earlier compile is known"
     return _compiled(fact, reason[0].upper() + reason[1:])
 
 
@@ -172,6 +174,14 @@ def _new_signature(fact: NewSignature) -> str:
 
 def _compiled_again(fact: CompiledAgain) -> str:
     return _compiled(fact, f"It was compiled again: {_reasons(fact.differences)}")
+
+
+def _already_compiled(fact: AlreadyCompiled) -> str:
+    signature = cut(fact.signature, _MOST_LETTERS)
+    return (
+        f"{fact.function} was not compiled for {signature} (entry {fact.entry}): jax"
+        " already had the executable."
+    )
 
 
 def _compile(fact: Compile) -> str:
@@ -280,5 +290,6 @@ SENTENCES: Mapping[type[Fact], Callable[[Any], str]] = {
     Miss: _miss,
     NewSignature: _new_signature,
     CompiledAgain: _compiled_again,
+    AlreadyCompiled: _already_compiled,
 }
 EXPLANATIONS = {MeshComparison: mesh_comparison, WatchTable: watch_table}
