@@ -65,7 +65,7 @@ ANSWERED = {
     "sv.DeviceMesh((4, 2))": "sv.mesh?",
     "sv.visualize_array_sharding(x)": "sv.plot?",
     "sv.device_put(plain, P('data'))": "jax.device_put",
-    "sv.plan(fn, (16, 32), (32, 64), mesh=mesh, in_shardings=(P(), P()))": "sv.array((32, 64))",
+    "sv.plan(fn, (16, 32), (32, 64), mesh=mesh, in_shardings=P('data'))": "sv.array((32, 64))",
     "sv.plan(fn, (16, 32), (32, 64), mesh=mesh).collectives": "sv.array((32, 64))",
     "sv.run(fn, (16, 32), (32, 64), mesh=mesh).collectives": "sv.array((32, 64))",
     "sv.mesh(8)": "data=4",
