@@ -32,6 +32,15 @@ def is_user_file(path: str) -> bool:
     return not any(part in path for part in _NOT_USER)
 
 
+def is_own_file(path: str) -> bool:
+    """True for a file of shardviz, except for the gallery's programs.
+
+    >>> is_own_file(__file__), is_own_file("/home/me/model.py")
+    (True, False)
+    """
+    return path.startswith(_PACKAGE) and not path.startswith(_GALLERY)
+
+
 def line_in_words(path: str, line: int | str) -> str:
     """Formats a source line as `model.py:12`, or as `cell:3` in a notebook.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardviz.base.display import Fact
 
 #: Codes for the kinds of operations and moves with an uncertain estimate.
-KINDS = frozenset({"along", "call", "indices", "product", "result", "move"})
+KINDS = frozenset({"along", "call", "indices", "product", "result", "move", "uneven"})
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Uncertain(Fact):
             operands), `"indices"` (the operation reads or writes elements by index),
             `"product"` (a matrix product would use a mesh axis for two dimensions),
             `"result"` (the result must have another sharding than the operands imply),
-            or `"move"` (a value is moved more than once, or in several steps).
+            `"move"` (a value is moved more than once, or in several steps), or
+            `"uneven"` (a value is split into other parts, which differ in size).
         axes: the mesh axes for which the estimate is uncertain.
         op: the operation, as StableHLO names it.
 

@@ -31,6 +31,11 @@ class Raised(FailureCause):
 
 
 @dataclass(frozen=True)
+class OwnBug(FailureCause):
+    """shardviz's own code raised an exception."""
+
+
+@dataclass(frozen=True)
 class RaisedForNumbers(FailureCause):
     """A function raised an exception for a tuple of numbers, perhaps meant as a shape."""
 

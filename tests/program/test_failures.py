@@ -13,8 +13,9 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.plans.backend import estimate
 from shardviz.programs.backend.failures import failure, in_words
-from shardviz.programs.failure import HostMemory, Raised, SystemRefused
+from shardviz.programs.failure import HostMemory, OwnBug, Raised, SystemRefused
 
 WORDS = {
     "one line": (ValueError("wrong"), "ValueError: wrong"),
@@ -85,6 +86,15 @@ def test_what_the_machine_lacks_is_no_refusal_of_the_compiler():
     assert full.said == "OSError: [Errno 28] No space left on device"
     assert failure("run", MemoryError()).cause == HostMemory()
     assert failure("trace", OSError("mine")).cause == Raised()
+
+
+def test_an_error_of_ours_is_not_called_the_fault_of_the_compiler(monkeypatch):
+    # The estimate reads this table, so it raises a KeyError.
+    monkeypatch.setattr(estimate, "SHARDY", dict.fromkeys(estimate.SHARDY, "no kind"))
+    x = sv.array("x", (8, 16), spec="data")
+    plan = sv.plan(lambda x: x.sum(), x, mesh="data=4")
+    assert plan.error.cause == OwnBug()
+    assert plan.error.message.startswith("shardviz failed, not your program: KeyError: 'no kind'.")
 
 
 CALLS = {

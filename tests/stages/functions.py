@@ -222,6 +222,21 @@ def constraints(w_in, w_out, x):
     return wsc(hidden @ w_out, P(None, "model"))
 
 
+def gathered_uneven(x):
+    rows = wsc(jnp.sin(x), P("data"))
+    return wsc(jnp.cos(rows) * 2, P())
+
+
+def cut_anew(x):
+    rows = wsc(jnp.sin(x), P("data"))
+    return jnp.cos(wsc(rows, P(("data", "model"))))
+
+
+def axes_in_two_orders(x, w):
+    rows = wsc(jnp.sin(x), P(("data", "model")))
+    return wsc(rows @ w, P(None, ("model", "data")))
+
+
 def while_loop(x, w):
     def body(state):
         i, x = state

@@ -12,8 +12,9 @@ first group is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,10 +82,12 @@ class _Part(NamedTuple):
     Attributes:
         axes: the mesh axes or sub-axes that the collective runs over.
         after: the sharding of the collective's result.
+        gathered: each dimension that is gathered by now -> its axes before and after.
     """
 
     axes: _Axes
     after: Spec
+    gathered: Mapping[int, tuple[_Axes, _Axes]] = MappingProxyType({})
 
 
 def read_estimate(
@@ -153,7 +156,7 @@ class _EstimateReader:
         result = op.results[0]
         for part in self._parts(op, start):
             blame = blame_for(self.module, op, mesh_axes(part.axes, self.mesh))
-            moved = [(result, part.after)]
+            moved = [(result, self._moved_shape(result, part))]
             yield self._collective(op, SHARDY[op.name], part.axes, moved, blame)
 
     def _before(self, op: ir.Operation, operand: OperandMove) -> Iterator[Collective]:
@@ -181,7 +184,7 @@ class _EstimateReader:
             blame = blame_for_move(self.module, op, axes)
             about = {"value": name, "before": operand.spec, "through": through}
             blame = blame._replace(cause=replace(blame.cause, **about))
-            moved = [(operand.value, part.after)]
+            moved = [(operand.value, self._moved_shape(operand.value, part))]
             yield self._collective(op, kind, part.axes, moved, blame)
 
     def _is_one_number(self, value: ir.Value) -> bool:
@@ -265,7 +268,8 @@ class _EstimateReader:
             spec, name = self.module.spec(value), self.module.name(value)
             for part in _gathers(spec.dims, spec):
                 cause = PrintCause(name, mesh_axes(part.axes, self.mesh), user)
-                blame, moved = Blame(name, read.location, cause), [(value, part.after)]
+                blame = Blame(name, read.location, cause)
+                moved = [(value, self._moved_shape(value, part))]
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _called(self, op: ir.Operation) -> Iterator[Collective]:
@@ -291,7 +295,7 @@ class _EstimateReader:
                     moved_value, axes, "all-gather", spec, part.after, "call", name
                 )
                 blame = Blame(name, read.location, cause)
-                moved = [(value, part.after)]
+                moved = [(value, self._moved_shape(value, part))]
                 yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _written(self, op: ir.Operation, kind: str) -> Collective:
@@ -308,7 +312,10 @@ class _EstimateReader:
             array = self._gradient_of(value, kind, last)
             cause = replace(cause, gradient_of=array, kind=kind)
         blame = Blame(value, location, cause)
-        moved = [(result, self.module.spec(result)) for result in op.results]
+        moved = []
+        for result in op.results:
+            part = _Part(axes, self.module.spec(result))
+            moved.append((result, self._moved_shape(result, part)))
         return self._collective(op, kind, axes, moved, blame)
 
     def _gradient_of(self, name: str, kind: str, last: str) -> str:
@@ -345,19 +352,29 @@ class _EstimateReader:
                         arguments.add(read.name)
         return arguments.pop() if len(arguments) == 1 else ""
 
+    def _moved_shape(self, value: ir.Value, part: _Part) -> tuple[int, ...]:
+        """The shape on each device of a collective's result."""
+        shape, _ = self.attributes.tensor(value) or ((), "token")
+        local = [*local_shape(shape, part.after, self.mesh)]
+        # XLA pads every shard to the size of the largest, and gathers the padding too.
+        for dim, (before, after) in part.gathered.items():
+            parts = group_size(before, self.mesh)
+            parts_after = group_size(after, self.mesh)
+            local[dim] = -(-shape[dim] // parts) * (parts // parts_after)
+        return tuple(local)
+
     def _collective(
         self,
         op: ir.Operation,
         kind: str,
         axes: _Axes,
-        moved: Sequence[tuple[Any, Spec]],
+        moved: Sequence[tuple[Any, tuple[int, ...]]],
         blame: Blame,
     ) -> Collective:
-        """Creates a Collective that moves these values, given their new shardings."""
+        """Creates a Collective that moves these values, given their shapes per device."""
         size, total, shapes = group_size(axes, self.mesh), 0, []
-        for value, spec in moved:
-            shape, dtype = self.attributes.tensor(value) or ((), "token")
-            local = local_shape(shape, spec, self.mesh)
+        for value, local in moved:
+            _, dtype = self.attributes.tensor(value) or ((), "token")
             total += array_bytes(local, dtype)
             shapes.append(shape_text(local, dtype))
         if KINDS[kind].counts_operand:
@@ -431,12 +448,13 @@ def whole_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
 
 def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
     """One all-gather per dimension, last dimension first, with its result sharding."""
-    dims, parts = list(before.dims), []
+    dims, parts, all_gathered = list(before.dims), [], {}
     for number in reversed(range(len(gathered))):
-        axes = gathered[number]
+        axes, split = gathered[number], dims[number]
         if axes:
-            dims[number] = tuple(axis for axis in dims[number] if axis not in axes)
-            parts.append(_Part(axes, Spec.trusted(tuple(dims))))
+            dims[number] = tuple(axis for axis in split if axis not in axes)
+            all_gathered = {**all_gathered, number: (split, dims[number])}
+            parts.append(_Part(axes, Spec.trusted(tuple(dims)), all_gathered))
     return parts
 
 

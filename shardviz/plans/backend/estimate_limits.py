@@ -10,12 +10,13 @@ marks.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import jax
 
-from shardviz.base.axis_parts import local_shape, parent_axis
+from shardviz.base.axis_parts import group_size, local_shape, parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.collective_kind import KINDS
 from shardviz.base.mesh import MeshSpec
@@ -99,6 +100,9 @@ def with_uncertain(
             code, axes = _of_operation(op, reads, collectives_of[op.name], mesh)
             if not axes and _moves_in_steps(op, reads, collectives_of[op.name]):
                 code, axes = "move", _axes_of((*reads, op))
+            if not axes:
+                code = "uneven"
+                axes = _cut_anew(op, collectives_of[op.name], values, mesh)
             if not axes and op.name in moved_otherwise:
                 code, axes = "move", _over(collectives_of[op.name])
             if not axes and op.name in resplit:
@@ -136,6 +140,44 @@ def _block_of(value: PlannedOp, op: PlannedOp, mesh: MeshSpec) -> PlannedOp:
         outside.append(tuple(axis for axis in dim if parent_axis(axis) in manual))
     shape = local_shape(value.shape, Spec(tuple(outside)), mesh)
     return value.changed(shape=shape, spec=Spec(tuple(inside)))
+
+
+def _cut_anew(
+    op: PlannedOp,
+    planned: Sequence[Collective],
+    values: Mapping[str, PlannedOp],
+    mesh: MeshSpec,
+) -> tuple[str, ...]:
+    """The axes of uneven dimensions whose new shards are not parts of the old ones.
+
+    With 10 elements, the shards of 2 devices start at 0 and 5, those of 4 devices at 0,
+    3, 6 and 9. XLA exchanges the elements in between.
+    """
+    moves = []
+    for c in planned:
+        if isinstance(c.cause, MoveCause) and c.cause.value in values:
+            cause = c.cause
+            moves.append((values[cause.value].shape, cause.before, cause.after))
+    for name in op.operands:
+        # A value can be split further without a collective.
+        if name in values and values[name].shape == op.shape:
+            moves.append((op.shape, values[name].spec, op.spec))
+    kinds = {c.kind for c in planned} & _MOVES
+    cut_axes: list[str] = []
+    for shape, spec, spec_after in moves:
+        dims = zip(shape, spec.dims, spec_after.padded(len(shape)), strict=False)
+        for size, before, after in dims:
+            parts, parts_after = group_size(before, mesh), group_size(after, mesh)
+            is_even = size % parts == 0 and size % parts_after == 0
+            if before == after or is_even or parts == parts_after:
+                continue
+            # A whole dimension is gathered, or cut without an exchange.
+            if not kinds - {"all-gather"} and 1 in (parts, parts_after):
+                continue
+            shard, shard_after = -(-size // parts), -(-size // parts_after)
+            if kinds - {"all-gather"} or shard * parts != shard_after * parts_after:
+                cut_axes += (*before, *after)
+    return tuple(dict.fromkeys(cut_axes))
 
 
 def _splits_further(c: Collective, cause: MoveCause, mesh: MeshSpec) -> bool:
@@ -350,6 +392,13 @@ def _wanted_twice(
         for axes in value.spec.dims:
             if not {*axes}.isdisjoint(sums) and not {*axes}.isdisjoint(moved):
                 uncertain_axes += axes
+    # XLA permutes an operand whose dimension is split over the same axes as another, in
+    # another order.
+    orders = {axes for v in (*reads, op) for axes in v.spec.dims if len(axes) > 1}
+    for first, second in itertools.combinations(sorted(orders), 2):
+        shared = [axis for axis in first if axis in second]
+        if shared != [axis for axis in second if axis in first]:
+            uncertain_axes += shared
     return tuple(dict.fromkeys(uncertain_axes))
 
 

@@ -24,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "product": "in {op}, a mesh axis splits two different dimensions, or only one operand",
     "result": "the result of {op} is resharded, and XLA may move the operands instead",
     "move": "the value or an operand is moved more than once, or in several steps",
+    "uneven": "a dimension that does not divide evenly is split into other parts",
 }
 
 

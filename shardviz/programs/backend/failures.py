@@ -10,7 +10,7 @@ import jax
 
 from shardviz.base.backend.jax_compat import failed_to_start, key_value_store
 from shardviz.base.errors import OutOfMemory, ShardvizError
-from shardviz.base.source_lines import is_user_file, line_in_words
+from shardviz.base.source_lines import is_own_file, is_user_file, line_in_words
 from shardviz.programs.failure import (
     Failure,
     FailureCause,
@@ -18,6 +18,7 @@ from shardviz.programs.failure import (
     LocalData,
     MissingPlatform,
     NotOnCpu,
+    OwnBug,
     ProcessLost,
     Raised,
     SplitByPartOfAxis,
@@ -31,6 +32,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _XLA_MEMORY = "RESOURCE_EXHAUSTED"
 # In these stages no user code runs, so an OSError isn't the program's fault.
 _OURS = ("target", "lower", "compile", "place", "worker")
+
+_BUGS = (AssertionError, AttributeError, LookupError, NameError, ZeroDivisionError)
 
 
 def failure(stage: str, error: BaseException) -> Failure:
@@ -58,9 +61,22 @@ def failure(stage: str, error: BaseException) -> Failure:
     if stage == "compile" and type(error).__name__ == "IndivisibleError":
         # jax raises it after XLA's compile, when it reads the shardings of the results.
         return Failure(stage, text, source, SplitByPartOfAxis())
+    if _is_own_bug(error):
+        return Failure(stage, text, source, OwnBug())
     if "UNIMPLEMENTED" in text and "XLA:CPU" in text:
         return Failure(stage, _ended(text), source, NotOnCpu())
     return Failure(stage, text, source, Raised(), lacks_memory=lacks)
+
+
+def _is_own_bug(error: BaseException) -> bool:
+    """True if shardviz's own code raised an error that code in Python raises for a bug.
+
+    Excludes the errors that compiled code and wrong calls of functions raise.
+    """
+    if not isinstance(error, _BUGS):
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and is_own_file(frames[-1].f_code.co_filename)
 
 
 def _missing_platform(error: BaseException) -> MissingPlatform | None:

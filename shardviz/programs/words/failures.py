@@ -25,6 +25,7 @@ from shardviz.programs.failure import (
     NeedsMoreMemory,
     NotOnCpu,
     OthersWait,
+    OwnBug,
     ProcessEnd,
     ProcessLost,
     Raised,
@@ -70,6 +71,11 @@ def _without_advice(error: Failure) -> str:
     match error.cause:
         case Raised():
             return f"{_OPENINGS.get(error.stage, 'It failed.')} {said}"
+        case OwnBug():
+            return (
+                f"shardviz failed, not your program: {said.rstrip('.')}. Please report this"
+                " bug with the program that shows it."
+            )
         case RaisedForNumbers():
             return (
                 f"{_OPENINGS['trace']} {said.rstrip('.')}. An argument is a tuple of"
