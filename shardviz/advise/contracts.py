@@ -210,7 +210,8 @@ class Expectation:
         Raises:
             ContractError: if the share is lower. The message names the largest unsplit
                 arrays, each with the reason.
-            ShardvizError: for a share outside 0 to 1.
+            ShardvizError: for a share outside 0 to 1, or if the subject is a module of
+                HLO, which doesn't say how its arguments are split.
         """
         __tracebackhide__ = True
         # Rejects nan, too.
@@ -219,6 +220,14 @@ class Expectation:
                 "A share is a number from 0 to 1, such as 0.98 for 98 %; got"
                 f" {shown(at_least)}."
             )
+        if isinstance(self.subject, Report) and not self.subject.in_layouts:
+            self._require_success(self.subject)
+            # Only a program without arguments has none to check.
+            if self.subject.memory.arguments != 0:
+                raise ProgramError(
+                    f"How the arguments of {self._name} are split is unknown. Give"
+                    " sv.expect the program, or a report of its jax.stages.Compiled."
+                )
         # Count bytes rather than arrays: an unsplit norm scale costs next to nothing.
         total = sum(array.bytes for array in self._arrays)
         unsplit = tuple(array for array in self._arrays if not array.is_split)

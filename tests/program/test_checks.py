@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.base.layout import lay_out
 from shardviz.base.partition_spec import Spec
 from shardviz.compiled import checks as findings
@@ -141,3 +142,16 @@ def test_results_on_fewer_devices_than_the_mesh_have_a_layout():
     layouts, without = output_layouts([output], [NamedSharding(alone, P())], MESH, {device: 0})
     assert not without
     assert layouts["y"].box(0) == (slice(0, 8),)
+
+
+def test_a_result_on_one_device_of_several_has_no_layout():
+    """jax shows a callback's result on all devices; only one has its values."""
+    double = jax.jit(lambda x: jax.pure_callback(lambda x: np.asarray(x) * 2, x, x))
+    ones = on_mesh(np.ones(8, np.float32), "a")
+    held = {float(shard.data[0]) for shard in double(ones).addressable_shards}
+    report = sv.report(double.lower(ones).compile())
+    assert held == {2.0, 0.0}
+    assert report.out_layouts == {}
+    (check,) = report.checks
+    assert check.ok is None
+    assert "Only one device has the values of output" in check.detail

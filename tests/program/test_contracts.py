@@ -185,6 +185,8 @@ def test_what_a_report_does_not_know_is_not_taken_for_nothing(stage):
     unknown = Report("step", "CPU × 8, simulated", mesh=MESH)
     with pytest.raises(sv.ShardvizError, match=f"ends before its {stage} stage"):
         sv.expect(unknown, stage=stage).no("all-gather")
+    with pytest.raises(sv.ShardvizError, match="arguments of step are split is unknown"):
+        sv.expect(unknown, stage=stage).sharded()
     # On one device no partitioner runs.
     assert sv.expect(unknown.replace(partitioned=(), collectives=()), stage=stage).no()
 

@@ -184,6 +184,15 @@ def test_least_times_stand_beside_collectives_and_products():
     assert (first.difference is None, last.difference is None) == (False, True)
 
 
+def test_work_on_one_device_is_not_said_of_each():
+    row = MeasuredRow("pure_callback", "op", 2e-6, 1e-6, 0.3, 1.0)
+    text = sv.text(
+        Measured((row,), 3, {0: 0.3, 1: 4e-6, 2: 3e-6}, dict.fromkeys(range(3), 0.0), 1.0)
+    )
+    assert "the devices are busy from 3 µs to 300 ms per call, 4 µs in\n  the median." in text
+    assert "pure_callback · up to 300 ms on one device" in text
+
+
 def test_every_value_has_words_and_a_picture():
     rows = (
         MeasuredRow("all-gather over a", "collective", 2e-3, 1e-3, 3e-3, 1, hidden=0.5, least=1e-3),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardviz.compiled.measured import Measured, MeasuredRow
-from shardviz.compiled.words.measured import WAITING, overlap
+from shardviz.compiled.words.measured import WAITING, overlap, spread
 from shardviz.compiled.words.roofline import time_text
 from shardviz.draw import words as wording
 from shardviz.draw.page import note, paragraphs, sentences, side_by_side, titled
@@ -51,7 +51,7 @@ def measured_lines(result: Measured, full: bool = False) -> list[str]:
 def _table(rows: tuple[MeasuredRow, ...], limit: int) -> Table:
     bars: list[Bar] = []
     for row in rows[:limit]:
-        group, least, hidden = NORMAL, "", ""
+        group, least, hidden = NORMAL, "", spread(row)
         if row.least is not None:
             least = f"≥ {time_text(row.least)}"
         if row.part == "collective":

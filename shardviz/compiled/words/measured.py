@@ -17,14 +17,22 @@ NOT_MEASURED: Mapping[str, str] = {
 }
 #: What the time of a collective includes.
 WAITING = "The time of a collective includes waiting for the other devices."
+# Devices differ noticeably if one takes this many times as long as another.
+UNEVEN = 5.0
 
 
 def summary(fact: Measured) -> str:
     """Summarises the busy time of a call, and how much of it only collectives took."""
-    words = (
-        f"Measured in {plural(fact.calls, 'call')}: each device is busy"
-        f" {time_text(fact.seconds)} per call"
-    )
+    words = f"Measured in {plural(fact.calls, 'call')}:"
+    busy = fact.busy_seconds.values()
+    shortest, longest = min(busy), max(busy)
+    if longest > UNEVEN * shortest:
+        words += (
+            f" the devices are busy from {time_text(shortest)} to {time_text(longest)} per"
+            f" call, {time_text(fact.seconds)} in the median"
+        )
+    else:
+        words += f" each device is busy {time_text(fact.seconds)} per call"
     exposed = statistics.median(fact.exposed_seconds.values())
     if any(row.part == "collective" for row in fact.rows):
         words += f", {time_text(exposed)} of it with collectives alone"
@@ -45,6 +53,18 @@ def row(fact: MeasuredRow) -> str:
     if fact.hidden is not None:
         words += f"; {overlap(fact)}"
     return f"{words}."
+
+
+def spread(fact: MeasuredRow) -> str:
+    """Names the longest time of an operation if most devices take much less; else `""`.
+
+    >>> spread(MeasuredRow("pure_callback", "op", 2e-6, 1e-6, 0.3, 1))
+    'up to 300 ms on one device'
+    """
+    # A collective includes waiting, which differs in every run.
+    if fact.part == "collective" or fact.slowest <= UNEVEN * fact.seconds:
+        return ""
+    return f"up to {time_text(fact.slowest)} on one device"
 
 
 def overlap(fact: MeasuredRow) -> str:

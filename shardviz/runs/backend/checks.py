@@ -146,6 +146,12 @@ def _layout(
                 # The compiler may shard a dimension unevenly. Only shard indices can
                 # describe such a layout.
                 pass
+    if len(sharding.device_set) > 1 and "{maximal device=" in str(sharding):
+        # jax shows a full shard on every device, and only one has the values.
+        raise LayoutError(
+            f"Only one device has the values of {output.name}: the compiler chose {sharding}."
+            " Constrain it, or set out_shardings=, to have it on all devices."
+        )
     indices = sharding.devices_indices_map(output.shape)
     by_id = {}
     for device, device_id in ids.items():
