@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shardviz.base.display import Displayed, Fact, explanation
@@ -147,6 +147,7 @@ class Miss(Fact):
         signature: the arguments, as short text.
         entry: number of the signature, counted from 1.
         differences: why the call had to compile; `()` if it was the first.
+        refused: whether a RecompileError came before the compile.
 
     >>> print(Miss("step", "(x: float32[8])", 1))
     step was compiled for (x: float32[8]) (entry 1). No earlier compile is known.
@@ -156,6 +157,7 @@ class Miss(Fact):
     signature: str
     entry: int
     differences: tuple[Difference, ...] = ()
+    refused: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -381,9 +381,10 @@ def test_in_strict_mode_a_second_compile_is_an_error():
             watched(x[:3])
         assert [d.name for d in error.value.miss.differences] == ["x"]
         assert events.counts()["compile"] == 0
+        assert str(error.value).startswith("fn would be compiled for (x: float32[3]). ")
     assert (len(traced), counts(watched)) == (1, [(2, 1)])
     # jax has the trace, so the sharding is known only after the compile.
-    with pytest.raises(RecompileError):
+    with pytest.raises(RecompileError, match="fn was compiled for"):
         watched(jax.device_put(x, jax.devices()[3]))
     assert jax.grad(lambda x: watched(x).sum())(x).shape == (4,)
 

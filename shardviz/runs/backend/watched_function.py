@@ -396,7 +396,8 @@ class Watch:
         _check_axis_names(call)
         if self._is_strict and self._latest is not None and key is not None:
             with self._lock:
-                raise RecompileError(self._miss(key, signature_of(split), call))
+                miss = self._miss(key, signature_of(split), call)
+            raise RecompileError(replace(miss, refused=True))
 
     def _keep_failure(self, call: _Call, error: Exception) -> None:
         with self._lock:

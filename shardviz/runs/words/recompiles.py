@@ -144,6 +144,8 @@ _MOST_LETTERS, _MOST_REASONS = 400, 6
 
 def _compiled(fact: Miss, reason: str) -> str:
     signature = cut(fact.signature, _MOST_LETTERS)
+    if fact.refused:
+        return f"{fact.function} would be compiled for {signature}. {reason}."
     return (
         f"{fact.function} was compiled for {signature} (entry {fact.entry}). {reason}."
     )
@@ -173,7 +175,8 @@ def _new_signature(fact: NewSignature) -> str:
 
 
 def _compiled_again(fact: CompiledAgain) -> str:
-    return _compiled(fact, f"It was compiled again: {_reasons(fact.differences)}")
+    verb = "would be" if fact.refused else "was"
+    return _compiled(fact, f"It {verb} compiled again: {_reasons(fact.differences)}")
 
 
 def _already_compiled(fact: AlreadyCompiled) -> str:
