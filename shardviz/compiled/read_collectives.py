@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -33,6 +34,9 @@ _TRANSFER = "_xla_megascale_transfer_type"
 _TARGET = "_xla_megascale_target"
 _RENDEZVOUS = "_xla_host_transfer_rendezvous"
 _CROSSINGS = {kind.megascale: name for name, kind in KINDS.items() if kind.megascale}
+# The GPU compiler splits a permutation into a send and a recv, which have its pairs.
+_SENT_PAIRS = "_xla_send_recv_source_target_pairs"
+_PAIR = re.compile(r"\{(\d+),(\d+)\}")
 #: The name prefix of computations that run on only one TPU slice.
 _ONE_SLICE = "localizer"
 
@@ -58,6 +62,8 @@ def read_collectives(
     for instruction in reader.each_once():
         if instruction.opcode == "recv":
             collectives.append(reader.crossing(instruction))
+        elif instruction.opcode == "send":
+            collectives.append(reader.sent(instruction))
         else:
             collectives.append(reader.collective(instruction))
     return tuple(collectives)
@@ -90,6 +96,9 @@ class _Reader:
         for instruction in self.module.instructions():
             if instruction.opcode == "recv":
                 if instruction.frontend.get(_TRANSFER) in _CROSSINGS:
+                    collectives.append(instruction)
+            elif instruction.opcode == "send":
+                if _SENT_PAIRS in instruction.frontend:
                     collectives.append(instruction)
             elif instruction.kind and not instruction.opcode.endswith(
                 ("-done", "-update")
@@ -255,6 +264,29 @@ class _Reader:
             return replicas
         axes = tuple(dict.fromkeys(map(parent_axis, replicas.axes)))
         return replicas._replace(axes=axes, parts=())
+
+    def sent(self, send: Instruction) -> Collective:
+        """Reads a permutation that the compiler wrote as a send and a recv."""
+        kind = "collective-permute"
+        pairs = _PAIR.findall(send.frontend[_SENT_PAIRS])
+        groups = tuple((int(sender), int(receiver)) for sender, receiver in pairs)
+        replicas = replicas_of(groups, True, self.names, self.sizes)
+        value = self.causes.value(send.operands[0], send, kind)
+        base = Cause(kind, replicas.axes, replicas.parts)
+        collective = self._without_size(
+            send,
+            self.causes.source(value, send, kind),
+            self.causes.cause(value, send, base),
+            replicas,
+        )
+        shape = send.shapes[0]  # the other results are a context and a token
+        return replace(
+            collective,
+            bytes_per_device=shape.bytes,
+            is_async=True,
+            shape=str(shape),
+            operand=value.name,
+        )
 
     def crossing(self, receive: Instruction) -> Collective:
         """Reads a collective between slices, which the hosts execute."""

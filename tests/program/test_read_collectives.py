@@ -591,6 +591,15 @@ def test_a_step_between_slices_that_are_unknown():
     assert (c.groups, c.mesh_axes, c.bytes_per_device) == ((), (), 4 * 256)
 
 
+def test_a_permutation_as_a_send_and_a_recv_is_one_collective():
+    pairs = '_xla_send_recv_source_target_pairs="{{0,1},{2,3}}"'
+    text = BETWEEN.replace(", is_host_transfer=true", "").replace(HOST, pairs)
+    (c,) = read_collectives(parsed(text), ("x", "y"), (2, 2))
+    assert (c.kind, c.groups, c.mesh_axes) == ("collective-permute", ((0, 1), (2, 3)), ("y",))
+    assert (c.bytes_per_device, c.shape, c.operand) == (256, "f32[8,8]", OPERATION)
+    assert c.is_async
+
+
 def test_other_transfers_of_hosts_are_no_collectives():
     text = BETWEEN.replace("TYPE", "OTHER").replace("GROUPS", ACROSS)
     assert read_collectives(parsed(text), ("x", "y"), (2, 2)) == ()
