@@ -420,6 +420,7 @@ def test_a_function_that_is_watched_with_and_without_jit(first, second, compiles
     for text in (watched.explain_miss(), str(watched.entries[0].miss)):
         is_known = "jax already had the executable" in text
         assert is_known == (compiles == 0)
+    assert ("compiled in" in sv.text(watched)) == (compiles == 1)
 
 
 def test_a_setting_that_another_watch_did_not_have():

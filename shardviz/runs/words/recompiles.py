@@ -233,7 +233,7 @@ def watch_table(table: WatchTable) -> str:
     for row in table.rows:
         parts = (
             plural(row.calls, "call"),
-            f"compiled in {seconds_text(row.seconds)}",
+            f"compiled in {seconds_text(row.seconds)}" if row.compiles else "",
             clause("collectives: {}", communication(row)),
             clause("peak {} per device", peak(row)),
         )
