@@ -423,6 +423,13 @@ def test_a_function_that_is_watched_with_and_without_jit(first, second, compiles
     assert ("compiled in" in sv.text(watched)) == (compiles == 1)
 
 
+def test_an_array_that_is_committed_in_another_memory_layout():
+    watched, x = sv.watch(lambda x: x * 2), jnp.ones((4, 6))
+    watched(x)
+    watched(jax.device_put(x, Format(Layout((1, 0)), x.sharding)))
+    assert [d.aspect for d in last_difference(watched)] == ["sharding", "memory layout"]
+
+
 def test_a_setting_that_another_watch_did_not_have():
     jitted = jax.jit(lambda x: x @ x)
     sv.watch(jitted)(jnp.ones(9))

@@ -243,7 +243,10 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     for name, _ in names.paired:
         changes = [*_array_changes(name, old.leaves[name], new.leaves[name])]
         layouts = old.layouts.get(name), new.layouts.get(name)
-        if not changes and None not in layouts and layouts[0] != layouts[1]:
+        same_default = not changes or _is_only_committed(
+            old.leaves[name], new.leaves[name]
+        )
+        if same_default and None not in layouts and layouts[0] != layouts[1]:
             texts = shown_apart(*layouts, 200)
             changes.append(ArrayChanged(name, "memory layout", *texts))
         differing += changes
@@ -300,6 +303,13 @@ def _dtype_distance(
                 if jnp.issubdtype(before, kind) != jnp.issubdtype(after, kind):
                     distance += 100
     return distance
+
+
+def _is_only_committed(old: LeafKey, new: LeafKey) -> bool:
+    """Whether an array is now committed, and each device still has all of it."""
+    (before, uncommitted), (after, sharding) = old, new
+    is_committed = uncommitted is None and isinstance(sharding, Sharding)
+    return before == after and is_committed and sharding.is_fully_replicated
 
 
 def _passing_changes(old: Signature, new: Signature) -> Iterator[Difference]:
