@@ -43,6 +43,7 @@ from shardviz.compiled.module import (
 )
 from shardviz.compiled.readers import (
     ELEMENTWISE,
+    REARRANGES,
     AskedLater,
     CannotSplit,
     Demand,
@@ -283,9 +284,10 @@ class Causes:
         if maker is None or not _alike(collective, maker):
             same_operation = False
         source = source or collective.source
-        user = _user(collective)
-        if same_operation and maker is not None and _is_complete(maker, user):
-            source, same_operation = user, False
+        user = _user(_last_move(collective))
+        if maker is not None and source is collective.source:
+            if _is_for_user(collective, maker, user):
+                source, same_operation = user, False
         base = replace(base, operand=value.name, operation=_called(source, kind))
         if is_written(collective, source):
             return self._written(base, collective, source, number)
@@ -452,15 +454,32 @@ def _is_constraint(instruction: Instruction) -> bool:
     return instruction.op.endswith("/sharding_constraint")
 
 
-def _is_complete(maker: Instruction, user: InstructionSource) -> bool:
-    """Whether an operation needs no collective itself, so that `user` needs one.
+def _is_for_user(
+    collective: Instruction, maker: Instruction, user: InstructionSource
+) -> bool:
+    """Whether `user` needs a collective that has the name of the operation before it.
 
     XLA names an instruction that it adds for the next operation after the operand:
     always after a sharding constraint, and in jax 0.12 also after other operations.
     """
-    if _is_constraint(maker):
+    if not collective.source.is_named:
+        return False
+    same_operation = _alike(collective, maker)
+    if same_operation and _is_constraint(maker):
         return True
-    return maker.opcode in ELEMENTWISE and user.is_named and user != maker.source
+    if collective.kind in SUMS or not user.is_named or user == collective.source:
+        return False
+    if same_operation and maker.opcode in ELEMENTWISE:
+        return True
+    # The operation has its result already, which the collective moves for `user`.
+    operand = collective.operands[0]
+    while operand.kind and _alike(collective, operand):
+        operand = operand.operands[0]
+    if not _alike(collective, operand):
+        return False
+    if operand.opcode in REARRANGES:
+        return True
+    return operand is maker and not isinstance(demand_of(collective, user), AskedLater)
 
 
 def _passes(instruction: Instruction, collective: Instruction) -> bool:
@@ -605,6 +624,16 @@ def _user(instruction: Instruction) -> InstructionSource:
                 return user.source
             queue.append(user)
     return NO_SOURCE
+
+
+def _last_move(collective: Instruction) -> Instruction:
+    """Returns the last of several collectives that together move one value."""
+    while len(collective.users) == 1:
+        (reader,) = collective.users
+        if not reader.kind or not _alike(collective, reader):
+            break
+        collective = reader
+    return collective
 
 
 def _called(source: InstructionSource, kind: str) -> ValueName:

@@ -28,9 +28,15 @@ ELEMENTWISE = frozenset({
     "sign", "sine", "sqrt", "stochastic-convert", "subtract", "tan", "tanh", "xor",
 })  # fmt: skip
 
+#: HLO opcodes that can keep the sharding of their operand along most dimensions.
+REARRANGES = frozenset({"reshape", "transpose", "broadcast", "copy", "bitcast"})
+
 # Opcodes whose operand and result can have the same sharding.
 _KEEPS_ANY_SPLIT = ELEMENTWISE | {"transpose", "broadcast"}
-_SHAPES_ONLY = {"reshape", "slice", "pad", "concatenate", "reverse"}
+_JOINS = {"slice", "pad", "concatenate", "reverse"}
+_SHAPES_ONLY = {"reshape", *_JOINS}
+# Jax's names of operations that XLA may write with other opcodes too.
+_JOINING = {"concatenate", "pad", "rev", "slice", "split"}
 _COPIES = {"copy", "bitcast", "copy-start", "copy-done", "opt-barrier"}
 _PASSES = _KEEPS_ANY_SPLIT | _SHAPES_ONLY | _COPIES
 # Opcodes that the partitioner cannot split, or only along some dimensions.
@@ -117,6 +123,7 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
     asking: list[AskedLater] = []
     opcodes: set[str] = set()
     first: Instruction | None = None
+    joins = last_part(source.op) in _JOINING
     while queue and len(visited) < _MOST_READERS:
         place = queue.pop(0)
         instruction_read = place.instruction
@@ -146,8 +153,11 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
             elif opcode in _PASSES or opcode in _PASSES_ON:
                 queue.append(reader)
             elif instruction.kind:
-                # The partitioner may gather several dimensions, one per collective.
-                if is_for_source:
+                # The partitioner may gather several dimensions, one per collective. But
+                # if an operation that joins arrays comes first, its result is moved.
+                if is_for_source and opcodes & _JOINS and joins:
+                    return Needs()
+                if is_for_source or instruction.identity == moved.identity:
                     queue.append(reader)
             elif opcode == "dynamic-slice" or not instruction.source.is_named:
                 continue  # the partitioner splits the value again
@@ -209,15 +219,17 @@ def _readers(place: _Place) -> Iterator[_Place]:
             else:
                 yield _Place(reader, path, through, dims)
         elif opcode in ELEMENTWISE:
-            yield _Place(reader, path, through or reader, dims)
+            if reader.source.is_named:
+                through = through or reader
+            yield _Place(reader, path, through, dims)
         elif reader.kind:
             yield _Place(reader, path, through, reader.shapes[0].dims)
         elif opcode in _COPIES:
             yield _Place(reader, path, through, dims)
         else:
             # Reshapes that the partitioner adds have the collective's name.
-            if not through and reader.identity != instruction.identity:
-                through = reader
+            if reader.source.is_named and reader.identity != instruction.identity:
+                through = through or reader
             yield _Place(reader, path, through, None)
 
 

@@ -314,6 +314,34 @@ def test_another_operand_of_the_reader():
     assert (c.cause.wanted_by, c.cause.beside) == (operation("sharding_constraint", 7), None)
 
 
+def test_an_array_is_exchanged_to_be_joined():
+    # TPU compilers write a concatenation as a maximum of padded arrays.
+    name = named("concatenate", 4)
+    exchange = f"all-to-all(%p), dimensions={{0}}, {ALL}, {name}"
+    lines = [
+        f"%e = f32[8,8] {exchange}",
+        "%b = bf16[8,8] convert(%e)",
+        f"%o = bf16[16,8] pad(%b, %z), padding=0_8x0_0, {name}",
+        f"%m = bf16[16,8] maximum(%o, %o), {name}",
+        f"%f = bf16[16,8] {exchange.replace('%p', '%m')}",
+        f"ROOT %d = bf16[16,16] dot(%f, %f), lhs_contracting_dims={{1}}, "
+        f"rhs_contracting_dims={{1}}, {DOT}",
+    ]
+    cause = read(P, ZERO, *lines)[0].cause
+    assert (cause.code, cause.wanted_by, cause.through) == (
+        "resplit",
+        operation("concatenate", 4),
+        None,
+    )
+
+
+def test_a_reader_without_a_name_is_not_named():
+    gather = f"%g = f32[32,8] all-gather(%p), {GATHER}, {COSINE}"
+    lines = [gather, "%b = f32[32,8] tanh(%g)", f"%c = f32[32,8] cosine(%b), {COSINE}"]
+    (c,) = read(P, *lines, f"ROOT %s = f32[32,8] sine(%c), {SINE}")
+    assert (c.cause.wanted_by, c.cause.through) == (None, operation("cos", 5))
+
+
 # --- how far values and readers are followed ------------------------------------------
 
 

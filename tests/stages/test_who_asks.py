@@ -72,6 +72,17 @@ ASKED = {
                         "unsplittable", "geqrf", None),
     "a product": (lambda x, w: x @ w, [((64, 32), "data"), ((32, 64), "data")],
                   "gathered", "dot_general", None),
+    # In jax 0.12, these gathers have the name of the operation before.
+    "the largest of a reshaped array": (
+        lambda x: lax.top_k(x.reshape(8, 512), 4)[0], [((8, 4, 128), "data")],
+        "unsplittable", "top_k", None),
+    "a product with a transposed array": (
+        lambda x, w: jnp.sin(x) @ jnp.cos(w).T, [((64, 32), "data")] * 2,
+        "gathered", "dot_general", None),
+    "rows of a product": (
+        lambda x, w, i: (x @ w)[i],
+        [((16, 8), "data"), ((8, 8), "None, model"), ((16,), "data", "int32")],
+        "gathered", "gather", None),
 }  # fmt: skip
 
 
@@ -94,6 +105,18 @@ def test_a_move_is_for_what_asks_for_it(case, eight_devices):
         # The estimate moves what XLA moves.
         assert counted(plan.collectives) == counted(collectives)
         assert not any(op.uncertain for op in plan.ops)
+
+
+def swapped(x):
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([-second, jnp.tanh(first)], axis=-1)
+
+
+def test_halves_that_are_joined_along_their_split_are_exchanged_for_that(eight_devices):
+    _, collectives = of(swapped, [((8, 16, 4, 32), "data, None, None, model")])
+    exchanges = [c.cause for c in collectives if c.cause.code == "resplit"]
+    assert {cause.operand.name for cause in exchanges} == {"neg", "tanh"}
+    assert {cause.wanted_by.name for cause in exchanges} == {"concatenate"}
 
 
 LINALG = {
