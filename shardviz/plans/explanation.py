@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
+from shardviz.base.axis_parts import group_size, parent_axis
 from shardviz.base.collective import Collective
 from shardviz.base.display import Displayed, Fact
+from shardviz.plans.plan_notes import InsideShardMap
 from shardviz.plans.plan_values import (
     Origin,
     PlannedOp,
@@ -140,15 +142,35 @@ class AxisInUseLine(NotSplitLine):
 
 @dataclass(frozen=True)
 class StoppedLine(NotSplitLine):
-    """Shardy let no axis cross the operation, for example because axes conflict.
+    """Shardy let no axis cross the operation.
 
     Attributes:
         op: the name of the value.
         splits: pairs of an axis and the operand in which it splits the dimension.
+        code: `"blocked"` (the operation's rule lets no axis cross in this dimension),
+            `"conflict"` (several operands are split over different axes), or
+            `"unknown"`.
     """
 
     op: str
     splits: tuple[tuple[str, str], ...]
+    code: str
+
+
+@dataclass(frozen=True)
+class ReturnedLine(NotSplitLine):
+    """The returned value is split in this dimension, and the result is not.
+
+    Attributes:
+        value: the name of the returned value.
+        axes: the axes that split the dimension in that value.
+        code: `"uneven"` (the axes do not divide the dimension), `"part"` (the value is
+            split over a part of an axis), or `"unknown"`.
+    """
+
+    value: str
+    axes: tuple[str, ...]
+    code: str
 
 
 @dataclass(frozen=True)
@@ -313,8 +335,16 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     if (asks or in_shard_map) and dim not in op.open_dims:
         return RequestedLine(dim, size, op.source)
     if op.kind == "result" and op.operands:
+        value = plan.by_name[op.operands[0]]
+        if axes := _axes(value, dim):
+            code = "unknown"
+            if any(parent_axis(axis) != axis for axis in axes):
+                code = "part"
+            elif size % group_size(axes, plan.mesh):
+                code = "uneven"
+            return ReturnedLine(dim, size, value.name, axes, code)
         # The function left this dimension as it is in the value that it returns.
-        return _why_not_split(plan, plan.by_name[op.operands[0]], dim)
+        return _why_not_split(plan, value, dim)
     rule, index = op.factors, op.name.rpartition("[")[2].rstrip("]")
     if not op.covered and (rule is None or not rule.propagates):
         return NoRuleLine(dim, size, op.name)
@@ -328,7 +358,13 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     for other_dim, axes in enumerate(op.spec.dims):
         if axis in axes and other_dim != dim:
             return AxisInUseLine(dim, size, axis, operand, other_dim)
-    return StoppedLine(dim, size, op.name, tuple(operands.items()))
+    code = "unknown"
+    restricted = (*rule.need_replication, *rule.permutation, *rule.blocked_propagation)
+    if not {*rule.results[number][dim]}.isdisjoint(restricted):
+        code = "blocked"
+    elif len(set(operands.values())) > 1:
+        code = "conflict"
+    return StoppedLine(dim, size, op.name, tuple(operands.items()), code)
 
 
 def _operands_by_axis(
@@ -336,6 +372,10 @@ def _operands_by_axis(
 ) -> dict[str, str]:
     """Mesh axis -> first operand in which the axis splits one of these factors."""
     operands: dict[str, str] = {}
+    # In a shard_map, its axes split no value: each device has a block.
+    manual = {
+        axis for n in op.notes if isinstance(n, InsideShardMap) for axis in n.axes
+    }
     for name, tensor in zip(op.operands, rule.operands, strict=False):
         value = plan.by_name.get(name)
         if value is None:
@@ -343,7 +383,8 @@ def _operands_by_axis(
         for dim, factors_of_dim in enumerate(tensor):
             if not set(factors_of_dim).isdisjoint(factors):
                 for axis in _axes(value, dim):
-                    operands.setdefault(axis, name)
+                    if axis not in manual:
+                        operands.setdefault(axis, name)
     return operands
 
 

@@ -57,8 +57,8 @@ class MoveCause(PlanCause):
         kind: the kind of collective, such as `"all-gather"`.
         before, after: the value's sharding, and the sharding that is needed.
         code: what needs the new sharding: a `"constraint"`, `"reshard"`, `"shard_map"`
-            or `"loop"`, the `"result"` of the program, an `"op"`, or a `"call"` that
-            the partitioner does not split.
+            or `"loop"`, the `"result"` of the program, the value's `"own"` propagated
+            sharding, an `"op"`, or a `"call"` that the partitioner does not split.
         user: the name of the operation that needs the new sharding, or `""`.
         source: the line that requests the new sharding, or `""`.
         through: the elementwise operation that reads the value, if only its result

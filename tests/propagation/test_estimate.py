@@ -217,7 +217,7 @@ ROWS_SPEC, COLUMNS_SPEC = Spec.parse("data, None"), Spec.parse("None, data")
 CAUSES = {
     "sort along a split dimension": [
         MoveCause("x", DATA, "all-to-all", ROWS_SPEC, COLUMNS_SPEC, "op", "sort"),
-        MoveCause("sort", DATA, "all-to-all", COLUMNS_SPEC, ROWS_SPEC, "result"),
+        MoveCause("sort", DATA, "all-to-all", COLUMNS_SPEC, ROWS_SPEC, "own"),
     ],
     "row parallel": [SumCause("dot_general", MODEL, "inner")],
     "inner and outer conflict": [

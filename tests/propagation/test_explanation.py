@@ -11,6 +11,7 @@ from shardviz.plans.explanation import (
     AxisInUseLine,
     NotSplitLine,
     RequestedLine,
+    ReturnedLine,
     SizeOneLine,
     SplitLine,
     StepLine,
@@ -84,6 +85,13 @@ EXPLANATIONS = {
         lambda x: x.reshape(16, 4), {"x": ((64,), "data")}, "reshape",
         [("data", "argument", "x"), AxisInUseLine], [("x", "reshape")],
     ),
+    "a result that does not divide evenly": (
+        lambda x: jnp.pad(x, (1, 1)), {"x": ((64,), "data")}, "output", [ReturnedLine], [],
+    ),
+    "a result over parts of an axis": (
+        lambda x: x.reshape(2, 32), {"x": ((64,), "data")}, "output",
+        [ReturnedLine, ReturnedLine], [],
+    ),
     "a new dimension": (
         lambda x: jax.lax.broadcast_in_dim(x, (8, 16), (0,)), {"x": ((8,), "data")},
         "broadcast_in_dim", [("data", "argument", "x"), UnreachedLine], [("x", "broadcast_in_dim")],
@@ -109,7 +117,7 @@ EXPLANATIONS = {
     "a constraint that leaves a dimension open": (
         open_rows, {"x": ((64, 32), "")}, "output", [UnreachedLine, RequestedLine], [],
     ),
-    "inside of a shard_map": (manual, {"x": X}, "sin", [StoppedLine, UnreachedLine], []),
+    "inside of a shard_map": (manual, {"x": X}, "sin", [UnreachedLine, UnreachedLine], []),
     "size one": (
         lambda x: jnp.sum(x, axis=1, keepdims=True), {"x": X}, "output",
         [("data", "argument", "x"), SizeOneLine], None,
@@ -132,6 +140,22 @@ def test_explanations(eight_devices, name):
         lines = [fact for fact in made.facts if isinstance(fact, StepLine)]
         assert [(line.origin, line.target) for line in lines] == steps
     assert all(made.lines)
+
+
+REASONS = {
+    "conflict": (lambda x, y: x + y, {"x": ((8,), "data"), "y": ((8,), "model")}, "add"),
+    "blocked": (lambda x: jnp.sort(x), {"x": ((64,), "data")}, "sort"),
+    "uneven": (lambda x: jnp.pad(x, (1, 1)), {"x": ((64,), "data")}, "output"),
+    "part": (lambda x: x.reshape(2, 32), {"x": ((64,), "data")}, "output"),
+}
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_why_an_axis_stops(eight_devices, code):
+    fn, arguments, value = REASONS[code]
+    facts = plan(fn, **arguments).why(value).facts
+    codes = {f.code for f in facts if isinstance(f, (StoppedLine, ReturnedLine))}
+    assert codes == {code}
 
 
 def test_a_step_names_the_rule_that_it_followed(eight_devices):

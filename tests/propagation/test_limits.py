@@ -5,7 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.plans.plan_notes import ReplacedCall, UncertainValues
 from shardviz.plans.uncertain import Uncertain
 from tests.propagation.planning import plan
@@ -156,6 +159,22 @@ def test_the_plan_does_not_cover_a_call_that_xla_replaces(eight_devices):
     assert value.notes == (ReplacedCall("ApproxTopK"),)
     assert made.collectives == ()
     assert Uncertain("along", ("data", "model"), "approx_top_k") in value.uncertain
+
+
+def test_decompositions_that_xla_replaces_on_tpus_are_not_covered(eight_devices):
+    matrices = jax.ShapeDtypeStruct((8, 16, 16), "float32")
+    traced = jax.jit(lambda m: jnp.linalg.eigh(m)[0], in_shardings=split_rows()).trace(matrices)
+    on_tpu = sv.report(traced.lower(lowering_platforms=("tpu",))).plan.op("eigh[0]")
+    assert (on_tpu.covered, on_tpu.notes) == (False, (ReplacedCall("Eigh"),))
+    assert on_tpu.uncertain
+    on_cpu = sv.report(traced.lower()).plan.op("eigh[0]")
+    assert on_cpu.covered
+    assert not on_cpu.uncertain
+
+
+def split_rows():
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    return NamedSharding(mesh, P("data"))
 
 
 def test_a_product_is_uncertain_if_a_summed_dimension_is_moved_too(eight_devices):

@@ -232,6 +232,11 @@ def cut_anew(x):
     return jnp.cos(wsc(rows, P(("data", "model"))))
 
 
+def constrained_twice(x, w):
+    whole_rows = wsc(wsc(x, P("data", None)), P(None, "model"))
+    return wsc(whole_rows @ w, P("data"))
+
+
 def axes_in_two_orders(x, w):
     rows = wsc(jnp.sin(x), P(("data", "model")))
     return wsc(rows @ w, P(None, ("model", "data")))

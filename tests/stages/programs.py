@@ -236,6 +236,11 @@ CASES: tuple[Case, ...] = (
     Case("all-to-all", f.all_to_all, (("x", (16, 32, 8), "data, model, None"),)),
     Case("to the other order of axes", f.other_order, (("x", (32, 64), "(data, model), None"),)),
     Case("constraints on the way", f.constraints, (*_MLP, _X)),
+    Case(
+        "matmul, two constraints before it",
+        f.constrained_twice,
+        (("x", (32, 128), _BOTH), ("w", (128, 64), "model")),
+    ),
     # With 10 rows, the shards of 4 devices and of 8 start at different rows.
     Case("gather an uneven dimension", f.gathered_uneven, (("x", (10, 64), ""),)),
     Case("an uneven dimension in smaller parts", f.cut_anew, (("x", (10, 64), ""),)),

@@ -61,14 +61,14 @@ from shardviz.plans.backend.mlir_names import (
     WRITTEN_COLLECTIVES,
 )
 from shardviz.plans.backend.planned_module import SHARDY, PlannedModule
-from shardviz.plans.backend.reader import PlanReader
+from shardviz.plans.backend.reader import REPLACED_CALLS, PlanReader
 from shardviz.plans.plan_causes import MoveCause, PrintCause, WrittenCause
 from shardviz.plans.plan_values import PlannedOp, array_bytes
 
 # Custom calls that XLA replaces, or for which its partitioner has special code.
 _SPLIT_CALLS = frozenset({
     "mhlo.topk", "mhlo.erf", "annotate_device_placement", "CustomSPMDPartitioning",
-    "PartialReduce", "ApproxTopK", "MoveToHost", "MoveToDevice",
+    "PartialReduce", "MoveToHost", "MoveToDevice", *REPLACED_CALLS,
 })  # fmt: skip
 _DIM = re.compile(r"\{([^{}]*)\}")
 # Maximum number of pairs read from a permutation.

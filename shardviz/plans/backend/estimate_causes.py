@@ -100,6 +100,8 @@ def blame_for_move(
         cause = MoveCause(moved, axes, kind, before, after, code, source=line)
         return Blame(asking.name, _location(asking), cause)
     code, value, user, location = _user(module, reader, source)
+    if code == "result" and source is not None and source.spec.equivalent(after):
+        code = "own"
     cause = MoveCause(moved, axes, kind, before, after, code, user)
     if location is None and source is not None and source.kind == "op":
         location = _location(source)

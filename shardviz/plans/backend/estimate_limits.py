@@ -337,6 +337,11 @@ def _moves_in_steps(
     in_parts = any(":" in axis for axis in _axes_of((*reads, op)))
     if len(moves) > 1 or in_parts:
         return True
+    if op.opcode in ("sharding_constraint", "reshard"):
+        # Shardy may slice before it gathers, even before an earlier constraint.
+        is_sliced = not {*op.spec.axes} <= {*reads[0].spec.axes}
+        if is_sliced and any(kind == "all-gather" for kind, _ in moves):
+            return True
     for kind, axes in moves:
         # With several split operands, XLA's partitioner gathers one instead of
         # permuting it.

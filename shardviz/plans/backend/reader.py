@@ -88,8 +88,12 @@ T = TypeVar("T")
 _SUMS = {"dot_general", "convolution", "dot"}
 #: Target of the custom call for `jax.lax.ragged_all_to_all`.
 RAGGED = "ragged_all_to_all"
-# Targets of custom calls that XLA replaces by operations, such as sorts.
-_REPLACED = frozenset({"ApproxTopK"})
+#: Targets of custom calls that XLA replaces by operations, such as sorts. XLA's compiler
+#: for TPUs does so for matrix decompositions.
+REPLACED_CALLS = frozenset({
+    "ApproxTopK", "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors",
+    "Qr",
+})  # fmt: skip
 _RETURNS = {FUNCTION_RETURN, STABLEHLO_RETURN, SHARDY_RETURN}
 
 
@@ -470,7 +474,7 @@ def _custom_call(
     """Whether Shardy decides the sharding of a custom call, and notes on the call."""
     if target == RAGGED:
         return True, ()  # handled as a collective
-    if target in _REPLACED:
+    if target in REPLACED_CALLS:
         return False, (ReplacedCall(target),)
     note: PlanNote = OpaqueCall(target)
     if "callback" in target:

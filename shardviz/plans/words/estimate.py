@@ -103,7 +103,9 @@ def _why_moved(cause: MoveCause) -> str:
     if from_dims:
         has = f"{name} is split over {over}"
     if cause.code == "result":
-        return f"The result is requested as {after}, but {has}."
+        return f"The result must be {after}, but {has}."
+    if cause.code == "own":
+        return f"{name} is computed as {before}, but propagation makes it {after}."
     if cause.code in _ASKERS:
         at = clause(" at {}", cause.source)
         return f"{_ASKERS[cause.code]}{at} asks for {after}, but {has}."

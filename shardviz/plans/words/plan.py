@@ -20,6 +20,7 @@ from shardviz.plans.explanation import (
     NoRuleLine,
     NotSplitLine,
     RequestedLine,
+    ReturnedLine,
     SizeOneLine,
     SplitLine,
     StepLine,
@@ -198,9 +199,23 @@ def _axis_in_use(line: AxisInUseLine) -> str:
 
 def _stopped(line: StoppedLine) -> str:
     splits = [f"{axis} splits it in {operand}" for axis, operand in line.splits]
+    why = {
+        "blocked": f"but Shardy does not propagate axes across {line.op} in this dimension",
+        "conflict": "and Shardy chose neither of these conflicting axes",
+        "unknown": f"but did not reach {line.op}",
+    }
+    return f"{_dimension(line)} is not split: {' and '.join(splits)}, {why[line.code]}."
+
+
+def _returned(line: ReturnedLine) -> str:
+    why = {
+        "uneven": ": a result must divide evenly",
+        "part": ": a result can be split only over whole axes",
+        "unknown": "",
+    }
     return (
-        f"{_dimension(line)} is not split: {' and '.join(splits)}, but Shardy does not"
-        f" propagate axes across {line.op} in this dimension."
+        f"{_dimension(line)} is not split, although {joined(line.axes)} splits it in"
+        f" {line.value}{why[line.code]}."
     )
 
 
@@ -397,6 +412,7 @@ SENTENCES = {
     NoRuleLine: _no_rule,
     AxisInUseLine: _axis_in_use,
     StoppedLine: _stopped,
+    ReturnedLine: _returned,
     UnreducedLine: _unreduced,
     CostLine: _cost,
     LeftOutLine: _left_out,
