@@ -44,8 +44,8 @@ class Buffer(Plain):
             the compiled code; None if unknown.
         start, end: first and last position in the timeline.
         count: how often loops run the instruction; None if unknown.
-        split_bytes: size if the value were split like its operands and the operations that
-            read it; None if unknown.
+        split_bytes: size if the axes that split the value's operands, or the values
+            computed from it, split the value too; None if unknown.
         padding: number of unused bytes in the buffer.
         stacked: whether a loop fills the buffer slice by slice.
         transposed: whether the buffer is known to store the value's dimensions in

@@ -65,17 +65,18 @@ def _saved(fact: MemoryPeak) -> str:
 
 
 def about_buffer(buffer: Buffer) -> str:
-    """Describes a buffer's use, and its size if split like the values around it.
+    """Describes a buffer's use, and its size if more axes split it.
 
     >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
-    'temporaries, forward, would be 4 B if split like the values around it'
+    'temporaries, forward, would be 4 B if the axes of neighbouring values split it, too'
     """
     words = [buffer.kind, buffer.phase]
     if buffer.padding:
         words.append(f"{bytes_text(buffer.padding)} of it padding")
     if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
         words.append(
-            f"would be {bytes_text(buffer.split_bytes)} if split like the values around it"
+            f"would be {bytes_text(buffer.split_bytes)} if the axes of neighbouring values"
+            " split it, too"
         )
     if buffer.spec is not None:
         # Inside a shard_map, each device has a different block.

@@ -269,7 +269,9 @@ SENTENCES = {
         f"{_IN_CONTEXT} the program has no array arguments, so nothing else determines its"
         " devices."
     ),
-    MeshNeeded: lambda note: f"{_IN_CONTEXT} without it, {note.error}",
+    MeshNeeded: lambda note: (
+        f"{_IN_CONTEXT} without a mesh in context, jax raises {note.error}"
+    ),
     OtherMesh: _other_mesh,
     CannotWatch: _sentence(
         "Calls cannot be watched: a profiler or debugger is using Python's hook for that."
