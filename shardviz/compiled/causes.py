@@ -245,17 +245,23 @@ class Causes:
         """Returns the operation and line of one array in a combined collective.
 
         The collective's metadata describes only one of its arrays. For a sum, we use
-        the operation that computed the operand; for other kinds, the operation that
-        reads the result.
+        the operation that computed the operand, or the name that the array had before;
+        for other kinds, the operation that reads the result.
         """
         maker = value.maker
         if kind in SUMS and maker is not None and maker.source.source:
             return maker.source
+        results: dict[int, Instruction] = {}
         for part in collective.users:
-            if part.opcode != "get-tuple-element" or part.index != number:
-                continue
-            user = _user(part)
-            if user.is_named:
+            if part.opcode == "get-tuple-element":
+                results[part.index] = part
+        if kind in SUMS and len({part.source for part in results.values()}) > 1:
+            # If all results have one name, it is that of the combined collective.
+            return results[number].source if number in results else NO_SOURCE
+        if number in results:
+            # The reader of a sum is another operation, except if the program calls it.
+            user = _user(results[number])
+            if user.is_named and (kind not in SUMS or user == collective.source):
                 return user
         if maker is not None and value.source.is_named:
             return maker.source

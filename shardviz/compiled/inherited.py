@@ -39,7 +39,12 @@ def inherited(
             for i in m.before:
                 # All steps of a split collective share its cause, even if their
                 # kinds differ.
-                if m.kind == "split" or before[i].kind == after[number].kind:
+                same_kind = before[i].kind == after[number].kind
+                if (
+                    m.kind == "split"
+                    or same_kind
+                    or _is_own_sum(before[i], after[number])
+                ):
                     old.append(before[i])
             result[number] = _with(after[number], old, m.kind)
     return tuple(result)
@@ -79,10 +84,22 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
     return new
 
 
+def _is_own_sum(old: Collective, new: Collective) -> bool:
+    """Whether a sum is one that the program itself calls, in another form.
+
+    A TPU compiler writes the reduce-scatter of a small array as an all-reduce.
+    """
+    if not (old.definition.sums and new.definition.sums):
+        return False
+    return old.cause is not None and old.cause.code in ("written", "gradient")
+
+
 def _is_all(new: Collective, old: Collective, kind: str) -> bool:
     """Whether a collective moves no more than an earlier one, over the same axes."""
     if new.mesh_axes != old.mesh_axes:
         return False
+    if new.kind != old.kind:
+        return True
     return kind != "changed" or amount(new) <= amount(old)
 
 

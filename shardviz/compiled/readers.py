@@ -147,6 +147,8 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
                 if reader.dims in (None, instruction.shapes[0].dims):
                     asker = _named(instruction)
                     return AskedLater(asker, place.through, bool(opcodes))
+            elif opcode == "while" and is_kept(instruction.called[0], reader.path):
+                queue.append(reader)
             elif opcode == "while":
                 loop = ValueName("carried", "", instruction.source.source)
                 asking.append(AskedLater(loop, place.through))
@@ -159,8 +161,8 @@ def demand_of(moved: Instruction, source: InstructionSource, number: int = 0) ->
                     return Needs()
                 if is_for_source or instruction.identity == moved.identity:
                     queue.append(reader)
-            elif opcode == "dynamic-slice" or not instruction.source.is_named:
-                continue  # the partitioner splits the value again
+            elif _splits_again(instruction) or not instruction.source.is_named:
+                continue
             elif not is_for_source:
                 asking.append(AskedLater(_named(instruction), place.through))
             elif _is_never_split(instruction):
@@ -231,6 +233,12 @@ def _readers(place: _Place) -> Iterator[_Place]:
             if reader.source.is_named and reader.identity != instruction.identity:
                 through = through or reader
             yield _Place(reader, path, through, None)
+
+
+def _splits_again(instruction: Instruction) -> bool:
+    """Whether an instruction is a slice that the partitioner adds."""
+    name = last_part(instruction.op)
+    return instruction.opcode == "dynamic-slice" and name != "dynamic_slice"
 
 
 def _is_never_split(instruction: Instruction) -> bool:

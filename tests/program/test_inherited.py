@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardviz.base.cause import UNKNOWN, Gathered, ValueName
+from shardviz.base.cause import UNKNOWN, Gathered, Reduced, ValueName, Written
 from shardviz.base.collective import Collective, Member
 from shardviz.compiled.inherited import _with, inherited
 
@@ -208,3 +208,17 @@ def test_another_kind_inherits_only_as_a_step_of_a_split_collective():
         ("all-gather", W, "f.py:4"),
         ("collective-permute", W, "f.py:4"),
     ]
+
+
+def test_a_sum_that_the_program_calls_keeps_its_cause_as_another_kind():
+    own = Written("reduce-scatter", ("data",), operand=SIN)
+    old = replace(
+        total("data", "f32[4,8]", 256, operand=SIN, source="f.py:4", cause=own),
+        kind="reduce-scatter",
+    )
+    reduced = Reduced("all-reduce", ("data",), operand=SIN)
+    new = total("data", "f32[8,8]", 256, operand=SIN, source="f.py:4", cause=reduced)
+    assert [c.cause for c in inherited([old], [new])] == [own]
+    # XLA's own sum has the cause of its new kind.
+    planned = replace(old, cause=replace(reduced, kind="reduce-scatter"))
+    assert [c.cause for c in inherited([planned], [new])] == [reduced]

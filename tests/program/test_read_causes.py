@@ -130,6 +130,19 @@ def test_members_of_a_sum_have_the_sources_of_their_operands():
     assert (c.cause, c.stack) == (c.members[0].cause, ("f.py:5",))
 
 
+def test_members_of_a_sum_keep_the_names_of_their_results():
+    unknown = ["%n = f32[8,8] iota(), iota_dimension=0", "%o = f32[16,8] iota(), iota_dimension=0"]
+    ends = [f"{ENDS[0]}, {SINE}", f"{ENDS[1]}, {DOT}"]
+    readers = [f"%s = f32[8,8] tanh(%d), {COSINE}", f"%t = f32[16,8] tanh(%e), {COSINE}"]
+    last = "ROOT %u = (f32[8,8], f32[16,8]) tuple(%s, %t)"
+    (c,) = read(*unknown, COMBINED, *ends, *readers, last)
+    assert [(m.source, m.operand) for m in c.members] == [("f.py:3", UNKNOWN), ("f.py:4", UNKNOWN)]
+    # A reader isn't what is summed, and equal names are that of all arrays together.
+    for ends in (ENDS, [f"{end}, {DOT}" for end in ENDS]):
+        (c,) = read(*unknown, COMBINED, *ends, *readers, last)
+        assert [m.source for m in c.members] == ["", ""]
+
+
 def test_members_of_a_gather_have_the_sources_of_their_readers():
     gather = f"%r = (f32[32,8], f32[64,8]) all-gather(%p, %l), {GATHER}, {DOT}"
     ends = [
@@ -601,3 +614,16 @@ def test_the_result_of_a_loop(number, operand):
     text = text.replace("DIMENSIONS", GATHER).replace("DOT", DOT)
     (c,) = read_collectives(parsed(text), ("x",), (4,))
     assert (c.operand, c.cause.dimension) == (operand, 0 if number == 1 else None)
+
+
+def test_an_array_that_iterations_slice_is_not_carried():
+    name = named("while/body/dynamic_slice", 5)
+    cut = f"%m = f32[8,8] dynamic-slice(%k, %n, %n), dynamic_slice_sizes={{8,8}}, {name}"
+    text = LOOP.replace("%m = f32[8,8] sine(%v)", cut).replace("WHILE", named("while", 6))
+    lines = text.splitlines()
+    start = lines.index("ENTRY %main {")
+    gather = f"  %h = f32[8,8] all-gather(%p), dimensions={{0}}, {ALL}"
+    lines[start + 4 : start + 5] = [gather, lines[start + 4].replace("%p,", "%h,")]
+    text = "\n".join(lines).replace("NUMBER", "2").replace("DIMENSIONS", GATHER)
+    first = read_collectives(parsed(text.replace("DOT", DOT)), ("x",), (4,))[0]
+    assert (first.operand, first.cause.wanted_by) == (argument("w"), operation("dynamic_slice", 5))
