@@ -237,6 +237,10 @@ def constrained_twice(x, w):
     return wsc(whole_rows @ w, P("data"))
 
 
+def scores(q, k):
+    return jnp.einsum("bshd,bthd->bhst", q, k)
+
+
 def axes_in_two_orders(x, w):
     rows = wsc(jnp.sin(x), P(("data", "model")))
     return wsc(rows @ w, P(None, ("model", "data")))

@@ -241,6 +241,14 @@ CASES: tuple[Case, ...] = (
         f.constrained_twice,
         (("x", (32, 128), _BOTH), ("w", (128, 64), "model")),
     ),
+    Case(
+        "scores of keys that are split otherwise",
+        f.scores,
+        (
+            ("q", (8, 16, 4, 8), "data, None, model, None"),
+            ("k", (8, 16, 4, 8), "None, None, None, data"),
+        ),
+    ),
     # With 10 rows, the shards of 4 devices and of 8 start at different rows.
     Case("gather an uneven dimension", f.gathered_uneven, (("x", (10, 64), ""),)),
     Case("an uneven dimension in smaller parts", f.cut_anew, (("x", (10, 64), ""),)),

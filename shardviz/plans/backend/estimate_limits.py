@@ -191,7 +191,9 @@ def _splits_further(c: Collective, cause: MoveCause, mesh: MeshSpec) -> bool:
         return False
     idle = {axis for axis, size in mesh.shape.items() if size > 1} - before
     is_permutation = c.kind == "collective-permute"
-    return c.kind == "all-gather" or (is_permutation and not idle <= {*c.mesh_axes})
+    if is_permutation:
+        return not idle <= {*c.mesh_axes}
+    return c.kind in ("all-gather", "all-to-all")
 
 
 def _resplit_results(
