@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardviz.base.collective import Collective
 from shardviz.base.collective_matching import becomes_async, match
 from shardviz.base.display import Displayed, Fact, explanation
+from shardviz.plans.plan import Plan
+from shardviz.plans.plan_values import PlannedOp
 
 #: The kinds of change, in the order in which they are counted.
 CHANGES = (
@@ -36,6 +38,8 @@ class CollectiveChange(Fact):
         stages: the names of the two stages.
         positions: indices of `before` and `after` among the collectives of their
             stages.
+        equal_values: the names of two equal values of the plan, if XLA computes only
+            one of them and the removed collective belongs to the other; else `()`.
 
     >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31", group_size=2)
     >>> print(CollectiveChange("kept", (c,), (c,)))
@@ -47,6 +51,7 @@ class CollectiveChange(Fact):
     after: tuple[Collective, ...]
     stages: tuple[str, str] = ("partitioned", "compiled")
     positions: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    equal_values: tuple[str, ...] = ()
 
     @property
     def bytes_per_device(self) -> int:
@@ -132,12 +137,14 @@ def compare(
     before: Sequence[Collective],
     after: Sequence[Collective],
     names: tuple[str, str] = ("partitioned", "compiled"),
+    plan: Plan | None = None,
 ) -> Comparison:
     """Returns how every collective changed from one stage to another.
 
     Args:
         before, after: each stage's collectives, in program order.
         names: the names of the two stages.
+        plan: the plan that `before` is from, if any.
 
     >>> small = Collective("all-reduce", ("data",), 1024, shape="f32[256]")
     >>> large = Collective("all-reduce", ("data",), 2048, shape="(f32[256], f32[256])")
@@ -145,12 +152,42 @@ def compare(
     'combined'
     """
     changes: list[CollectiveChange] = []
-    for m in match(before, after, planned=names[0] == "propagated"):
+    matches = match(before, after, planned=names[0] == "propagated")
+    made = {before[i].value for m in matches if m.kind != "removed" for i in m.before}
+    for m in matches:
         old = tuple(before[i] for i in m.before)
         new = tuple(after[j] for j in m.after)
         positions = m.before, m.after
-        changes.append(CollectiveChange(m.kind, old, new, names, positions))
+        change = CollectiveChange(m.kind, old, new, names, positions)
+        if m.kind == "removed" and plan is not None:
+            equal_values = _equal_values(plan, old[0], made)
+            change = replace(change, equal_values=equal_values)
+        changes.append(change)
     return Comparison(*names, tuple(changes))
+
+
+def _equal_values(plan: Plan, c: Collective, made: set[str]) -> tuple[str, ...]:
+    """Returns the value of a removed sum and an equal value; `()` if there is none.
+
+    Only sums are compared: their operands, sharding rules and reducers define them.
+
+    Args:
+        plan: the plan that the sum is from.
+        c: the sum.
+        made: the names of the values whose collectives the later stage has.
+    """
+    value = plan.by_name.get(c.value)
+    if value is None or value.factors is None or not c.definition.sums:
+        return ()
+    for other in plan.ops:
+        if other.name in made and _definition(other) == _definition(value):
+            return other.name, value.name
+    return ()
+
+
+def _definition(op: PlannedOp) -> tuple[object, ...]:
+    rule = (op.factors, op.reducer)
+    return op.opcode, op.operands, op.shape, op.dtype, op.region, *rule
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:

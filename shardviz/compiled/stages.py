@@ -199,7 +199,8 @@ class Stages(Displayed):
                     f"The collectives of {side.name} are not known: {side}{alternatives}"
                 )
             sides.append(collectives)
-        return compare(sides[0], sides[1], (before, after))
+        plan = self.plan if before == "propagated" else None
+        return compare(sides[0], sides[1], (before, after), plan)
 
     @property
     def _known(self) -> list[str]:

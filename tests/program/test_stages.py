@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from shardviz.plans.plan import Plan
 from shardviz.plans.plan_values import PlannedOp
 from shardviz.programs.failure import Failure
 from shardviz.programs.program import Program
+from tests.propagation.planning import plan
 
 KB = 1024
 W_IN = ValueName("argument", "w_in")
@@ -144,6 +146,24 @@ def test_an_estimate_that_was_wrong_is_replaced_whatever_it_is():
     made = [one("all-gather", kilobytes=8, rematerialises=True)]
     (change,) = compare(planned, made, names=("propagated", "partitioned")).changes
     assert (change.kind, change.before, change.after) == ("changed", tuple(planned), tuple(made))
+
+
+PRODUCTS = {
+    "equal": (lambda x, w: (jnp.tanh(x @ w), jnp.sin(x @ w)), ("dot_general", "dot_general_1")),
+    "of different arrays": (lambda x, w: (jnp.tanh(x @ w), jnp.sin((x + 1) @ w)), ()),
+}
+
+
+@pytest.mark.parametrize(("fn", "equal"), PRODUCTS.values(), ids=PRODUCTS)
+def test_a_sum_is_gone_where_xla_computes_one_of_two_equal_products(fn, equal):
+    planned = plan(fn, x=((16, 64), "data, model"), w=((64, 32), "model, None"))
+    before, names = planned.collectives, ("propagated", "partitioned")
+    (change,) = compare(before, before[:1], names, planned).of("removed")
+    assert change.equal_values == equal
+    assert all(name in str(change) for name in equal)
+    # If both are gone, another reason explains it.
+    gone = compare(before, [], names, planned).of("removed")
+    assert [change.equal_values for change in gone] == [(), ()]
 
 
 collectives = st.builds(

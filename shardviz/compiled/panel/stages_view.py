@@ -92,7 +92,8 @@ def _comparisons(results: StageResults) -> dict[tuple[int, int], Comparison]:
         if results.mismatched and i == 0:
             skipped = True
         if before is not None and after is not None and not skipped:
-            comparisons[i, j] = compare(before, after, (NAMES[i], NAMES[j]))
+            plan = results.plan if i == 0 else None
+            comparisons[i, j] = compare(before, after, (NAMES[i], NAMES[j]), plan)
     return comparisons
 
 

@@ -103,6 +103,9 @@ def collective_change(change: CollectiveChange) -> str:
     first, last = change.stages
     subject = phrase(before or after) + _at(change)
     capital = subject[:1].upper() + subject[1:]
+    if change.equal_values:
+        equal = joined(change.equal_values)
+        return f"Gone: {subject}; {equal} are equal, so XLA computes only one of them."
     if change.kind == "removed":
         pronoun = by_count(len(before), "it", "them")
         return f"Gone: {subject}; {_MAKERS[last]} does not need {pronoun}."
