@@ -44,6 +44,7 @@ from shardviz.compiled.module import (
 from shardviz.compiled.readers import (
     ELEMENTWISE,
     REARRANGES,
+    REARRANGING_OPCODES,
     AskedLater,
     CannotSplit,
     Demand,
@@ -483,7 +484,7 @@ def _is_for_user(
         operand = operand.operands[0]
     if not _alike(collective, operand):
         return False
-    if operand.opcode in REARRANGES:
+    if last_part(operand.op) in REARRANGES and operand.opcode in REARRANGING_OPCODES:
         return True
     return operand is maker and not isinstance(demand_of(collective, user), AskedLater)
 

@@ -28,8 +28,15 @@ ELEMENTWISE = frozenset({
     "sign", "sine", "sqrt", "stochastic-convert", "subtract", "tan", "tanh", "xor",
 })  # fmt: skip
 
-#: HLO opcodes that can keep the sharding of their operand along most dimensions.
-REARRANGES = frozenset({"reshape", "transpose", "broadcast", "copy", "bitcast"})
+#: Jax's names of operations that can keep the sharding of their operand along most
+#: dimensions, and the HLO opcodes that they become.
+REARRANGES = frozenset({
+    "broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze",
+    "transpose",
+})  # fmt: skip
+REARRANGING_OPCODES = frozenset({
+    "bitcast", "broadcast", "convert", "copy", "reshape", "transpose",
+})  # fmt: skip
 
 # Opcodes whose operand and result can have the same sharding.
 _KEEPS_ANY_SPLIT = ELEMENTWISE | {"transpose", "broadcast"}
