@@ -36,6 +36,11 @@ _NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
 # JAX's names for the branches of `lax.cond` and `lax.switch`.
 _BRANCH = re.compile(r"branch_\d+_fun")
 _PRODUCTS = ("dot_general", "dot", "convolution")
+# Operations without arithmetic.
+_MOVES = frozenset({
+    "broadcast_in_dim", "concatenate", "convert", "copy", "dynamic_slice",
+    "dynamic_update_slice", "gather", "pad", "reverse", "scatter", "slice", "transpose",
+})  # fmt: skip
 # Operations that read only a slice of their first operand, as large as their result.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
 # Operations that write a slice of their first operand in place -> the number of the
@@ -80,6 +85,11 @@ class OpCost:
     def is_product(self) -> bool:
         """Whether this is a matrix product or convolution, which XLA doesn't fuse."""
         return self.opcode in _PRODUCTS
+
+    @property
+    def only_moves(self) -> bool:
+        """Whether this operation moves or copies elements, without arithmetic."""
+        return self.opcode in _MOVES
 
 
 def op_costs(plan: Plan) -> tuple[OpCost, ...]:

@@ -14,6 +14,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.advise.backend.changes import Original
+from shardviz.advise.backend.trials import Trials
 
 
 def mesh(**axes):
@@ -80,6 +82,133 @@ def test_a_batch_stays_split(name, target, eight_devices):
     refused = [one for one in found.refused if one.code == "more work"]
     assert refused
     assert any("parallelism" in str(one) for one in refused)
+
+
+# Reasons of refusals.
+
+
+def norm(w, b):
+    return w, jnp.vdot(w, w) + jnp.vdot(b, b)
+
+
+def scaled(w):
+    return w * 2, jnp.vdot(w, w)
+
+
+def rotary(x, positions):
+    angle = positions[..., None, None] / 10000 ** (jnp.arange(8) / 8)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    low, high = jnp.split(x, 2, -1)
+    return jnp.concatenate([low * cos - high * sin, low * sin + high * cos], -1)
+
+
+def top_p(logits):
+    s = -jnp.sort(-logits, axis=-1)
+    total = jnp.cumsum(jax.nn.softmax(s), -1)
+    cut = jnp.take_along_axis(s, (total < 0.9).sum(-1, keepdims=True), -1)
+    return jnp.where(logits >= cut, logits, -1e9)
+
+
+def lora(w, ab, x, y):
+    def loss(ab):
+        return ((x @ lax.stop_gradient(w) + (x @ ab["a"]) @ ab["b"] - y) ** 2).mean()
+
+    value, gradient = jax.value_and_grad(loss)(ab)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, ab, gradient), value
+
+
+def cache(kc, k, at):
+    kc = lax.dynamic_update_slice_in_dim(kc, k, at, 1)
+    return kc, lax.dynamic_slice_in_dim(kc, at, 4, 1)
+
+
+def split_arrays(fn):
+    on = mesh(data=4, model=2)
+    square = array(on, (64, 64), "data", "model")
+    if fn is norm:
+        return square, array(on, (64,), "model")
+    if fn is scaled:
+        return (square,)
+    if fn is rotary:
+        x = array(on, (8, 32, 4, 16), "data", None, None, "model")
+        return x, array(on, (8, 32), "data", dtype="int32")
+    if fn is top_p:
+        return (array(on, (16, 256), "data", "model"),)
+    if fn is cache:
+        kc = array(on, (8, 64, 4, 16), None, "data", "model")
+        return kc, array(on, (8, 1, 4, 16), None, None, "model"), array(on, (), dtype="int32")
+    ab = {"a": array(on, (64, 8), "data"), "b": array(on, (8, 64), None, "model")}
+    rows = array(on, (32, 64), "data")
+    return square, ab, rows, rows
+
+
+def moves(compiled):
+    kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    return re.findall(kinds, compiled.as_text())
+
+
+@pytest.mark.parametrize(
+    ("fn", "number", "spec", "kind"),
+    [
+        (norm, 0, ("data",), "all-gather"),
+        (scaled, 0, ("data",), "all-gather"),
+        (rotary, 0, ("data",), "collective-permute"),
+        (top_p, 0, ("data",), "all-gather"),
+        (lora, 2, (None, "data"), "all-gather"),
+        (cache, 0, ("data", None, "model"), "all-gather"),
+    ],
+)
+def test_a_change_that_removes_the_collective_isnt_refused(fn, number, spec, kind, eight_devices):
+    arguments = split_arrays(fn)
+    old = arguments[number]
+    new = array(old.sharding.mesh, old.shape, *spec)
+    split = (*arguments[:number], new, *arguments[number + 1 :])
+    before, after = (jax.jit(fn).lower(*args).compile() for args in (arguments, split))
+    assert moves(after).count(kind) < moves(before).count(kind)
+    assert after.cost_analysis()["flops"] < 1.3 * before.cost_analysis()["flops"]
+
+    report = sv.compile(fn, *arguments, target="cpu:8")
+    largest = max(report.collectives, key=lambda one: one.sent_in_all)
+    assert largest.kind == kind
+    found = sv.changes(report, largest)
+    assert [one.kind for one in found[0].collectives].count(kind) < moves(before).count(kind)
+    for refusal in found.refused:
+        for edit in refusal.edits:
+            at = (getattr(edit, "array", None), getattr(edit, "spec", None))
+            names = [one.name for one in report.of.arrays]
+            assert at != (names[number], sv.Spec.of(*spec)) or edit.code != "argument"
+
+
+@pytest.mark.parametrize("fn", [norm, scaled, rotary, top_p, lora, cache])
+def test_a_refused_change_does_what_its_reason_says(fn, eight_devices):
+    report = sv.compile(fn, *split_arrays(fn), target="cpu:8")
+    largest = max(report.collectives, key=lambda one: one.sent_in_all)
+    found = sv.changes(report, largest)
+    trials = Trials(report.of, "cpu:8")
+    for refusal in found.refused:
+        changed = sv.compile(trials.edited(refusal.edits), target="cpu:8")
+        if refusal.code == "same collective":
+            left = [one for one in changed.collectives if one.kind == largest.kind]
+            assert max(one.sent_in_all for one in left) >= largest.sent_in_all
+        if refusal.code == "more work":
+            assert changed.cost["flops"] > report.cost["flops"]
+
+
+def test_iterations_of_loops_count_as_work(eight_devices):
+    on = mesh(data=4, model=2)
+
+    def fn(x, h):
+        loop = lax.scan(lambda h, _: (jnp.tanh(h * 2) - h, None), h, None, length=64)
+        return x * 2 + 1, loop[0]
+
+    h = array(on, (64, 16), "data")
+    programs = []
+    for axes in (("data", "model"), ("data",)):
+        arguments = array(on, (64, 64), *axes), h
+        programs.append((sv.compile(fn, *arguments, target="cpu:8"), sv.plan(fn, *arguments)))
+    (before, plan), (after, changed) = programs
+    assert after.cost["flops"] > 1.3 * before.cost["flops"]
+    assert 1 < Original(before, plan, ()).work(after, changed) < 1.1
 
 
 # Gains.

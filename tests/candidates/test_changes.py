@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.advise.backend.apply import apply_edit
-from shardviz.advise.backend.changes import _left
+from shardviz.advise.backend.changes import Original, counterparts
 from shardviz.advise.backend.edited import TracedValue, values_of
 from shardviz.advise.backend.proposals import UnwantedCollective, proposals, variants
 from shardviz.advise.backend.trials import Trials
@@ -28,6 +28,7 @@ from shardviz.base.errors import ProgramError
 from shardviz.compiled.checks import ChangeNotRun
 from shardviz.compiled.report import Report
 from shardviz.pictures import draw
+from shardviz.plans.plan import Plan
 from shardviz.programs.backend.jaxpr_function import as_jaxpr
 from tests.candidates import models
 
@@ -108,13 +109,32 @@ def gather(op: str, size: int) -> Collective:
 def test_a_collective_for_others_by_another_name_is_not_what_is_left() -> None:
     small, whole = gather("reduce", 128), gather("sort", 8192)
     before = Report("f", "cpu × 8", collectives=(small, whole))
+    original = Original.of(before, Plan("f", sv.mesh(MESH)), small)
     # Where one gather is for both, XLA names it after either.
     shared = before.replace(collectives=(gather("reduce", 8192),))
-    assert _left(before, small) == small.sent_in_all
-    assert _left(shared, small, before) == 0
-    assert _left(shared, small) == whole.sent_in_all
+    assert original.left(before) == small.sent_in_all
+    assert original.left(shared) == 0
     both = before.replace(collectives=(gather("reduce", 8192), whole))
-    assert _left(both, small, before) == whole.sent_in_all
+    assert original.left(both) == whole.sent_in_all
+    renamed = before.replace(collectives=(gather("sharding_constraint", 128), whole))
+    assert original.left(renamed) == small.sent_in_all
+
+
+def test_collectives_of_one_operation_are_told_apart() -> None:
+    small, whole = gather("dot", 128), gather("dot", 8192)
+    before = Report("f", "cpu × 8", collectives=(small, whole))
+    original = Original.of(before, Plan("f", sv.mesh(MESH)), whole)
+    assert original.left(before.replace(collectives=(small,))) == 0
+    assert original.left(before.replace(collectives=(whole,))) == whole.sent_in_all
+    shrunk = before.replace(collectives=(gather("dot", 4096), small))
+    assert original.left(shrunk) == gather("dot", 4096).sent_in_all
+
+
+def test_a_collective_renamed_by_the_compiler_is_found_by_its_kind() -> None:
+    # The partitioner calls the gather reshape; the final program, dot_general.
+    total = Collective("all-reduce", ("data",), 4, group_size=4, op="dot", source="f.py:1")
+    partitioned = total, gather("reshape", 8192)
+    assert counterparts(gather("dot", 8192), partitioned) == partitioned[1:]
 
 
 def test_a_plan_finds_the_same_change_as_a_report_and_a_program() -> None:

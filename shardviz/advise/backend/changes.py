@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardviz.advise.backend.advice import by_hand
@@ -49,7 +50,8 @@ from shardviz.advise.edits import (
     SplitArgument,
     SplitResult,
 )
-from shardviz.base.collective import Collective, sent_in_all
+from shardviz.base.cause import UNKNOWN
+from shardviz.base.collective import Collective, Member, sent_in_all
 from shardviz.compiled.op_costs import op_costs
 from shardviz.compiled.report import Report, peak_bytes
 from shardviz.hardware.targets import TargetLike
@@ -68,8 +70,7 @@ _LEAST_PARTITIONED, _MOST_PARTITIONED = 4, 16
 _MOST_COMPILED = 8
 _MOST_PROPOSED = 5
 _MOST_REFUSED = 12
-# The most FLOPs allowed, relative to the original. A plan's FLOPs are only those of its
-# matrix products.
+# The most work allowed, relative to the original.
 _MORE_WORK = 1.3
 _SPLITS = (
     SplitArgument,
@@ -128,18 +129,20 @@ def find_changes(
         return typed_changes(program, collective, target, clock)
     trials.require_original()
     before = trials.partitioned(program)
-    if not _left(before, collective) and _left(trials.before, collective):
-        # Only this target's partitioner creates the collective, for example for a
-        # matrix decomposition on TPUs.
-        trials.on_target = True
-        before = trials.partitioned(program)
-    collectives = before.without_error.collectives
-    collectives = collectives or trials.before.without_error.collectives or ()
+    if not counterparts(collective, _collectives(before)):
+        if counterparts(collective, _collectives(trials.before)):
+            # Only this target's partitioner creates the collective, for example for a
+            # matrix decomposition on TPUs.
+            trials.on_target = True
+            before = trials.partitioned(program)
     # Plans and reports of some trials fail; what they lack counts as nothing here.
     plan = plan_program(program).without_error
-    unwanted = UnwantedCollective(
-        trials, _as_partitioned(collective, collectives), plan
-    )
+    partitioned = Original.of(before, plan, collective)
+    compiled = Original.of(trials.before, plan, collective)
+    in_stage = partitioned if _collectives(before) else compiled
+    # A combined collective has more causes than any of the collectives in it.
+    as_partitioned = None if collective.members else next(iter(in_stage.unwanted), None)
+    unwanted = UnwantedCollective(trials, as_partitioned or collective, plan)
     operations = max(len(plan.ops), 1)
     most_planned = max(_LEAST_PLANNED, _PLANNED_OPERATIONS // operations)
     most_partitioned = max(_LEAST_PARTITIONED, _PARTITIONED_OPERATIONS // operations)
@@ -156,14 +159,14 @@ def find_changes(
     try:
         # Each round keeps fewer programs than the previous one, and costs more for each.
         planned = _plan(unwanted, before, refused)
-        better = _partition(unwanted, before, planned, refused)
-        _compile(unwanted, better, refused, by_subject)
+        better = _partition(trials, partitioned, planned, refused)
+        _compile(trials, compiled, better, refused, by_subject)
         reordered = _in_better_order(trials)
     except (KeyboardInterrupt, Cancelled):
         pass  # return the changes found so far
 
     def rank(candidate: Candidate) -> tuple[Any, ...]:
-        return _rank(candidate.report, trials.before, unwanted.collective)
+        return compiled.rank(candidate.report, trials.plan_of(candidate.program))
 
     changes = [*sorted(by_subject.values(), key=rank), *reordered]
     advice, refused = by_hand(unwanted), refused[:_MOST_REFUSED]
@@ -178,41 +181,41 @@ def _plan(
     Plans lack some of XLA's collectives, so they only decide what to try first.
     """
     trials, planned = unwanted.trials, list[_RankedTrial]()
+    original = Original.of(unwanted.plan, unwanted.plan, unwanted.collective)
     most_work = _MORE_WORK * _product_work(unwanted.plan)
     for proposal in trials.in_turn(PLAN, proposals(unwanted)):
         trial = trials.plan(proposal.edits)
         if isinstance(trial, Refusal):
             refused.append(trial)
             continue
+        # Giving up parallelism removes most collectives, but isn't an improvement.
         only_splits = all(isinstance(edit, _SPLITS) for edit in proposal.edits)
-        if only_splits and _product_work(trial.plan) > most_work:
-            # Giving up parallelism removes most collectives, but isn't an improvement.
-            refused.append(MoreWork(proposal.edits))
-            continue
-        sent, is_left = _sent(trial.plan), _left(trial.plan, unwanted.collective) > 0
+        more_work = only_splits and _product_work(trial.plan) > most_work
+        sent, is_left = _sent(trial.plan), original.left(trial.plan) > 0
         is_bad = trial.plan.error is not None or sent >= _sent(before)
-        rank = (is_bad, is_left, sent, proposal.distance)
+        is_unlikely = is_bad and is_left
+        rank = (is_unlikely, more_work, is_bad, is_left, sent, proposal.distance)
         planned.append(_RankedTrial(proposal, trial, rank))
     planned.sort(key=lambda ranked: ranked.rank)
     # The others send no less, and keep the collective. The partitioner rarely disagrees.
-    promising = sum(not (trial.rank[0] and trial.rank[1]) for trial in planned)
+    promising = sum(not trial.rank[0] for trial in planned)
     count = min(max(promising, _LEAST_PARTITIONED), _MOST_PARTITIONED)
     return planned[:count]
 
 
 def _partition(
-    unwanted: UnwantedCollective,
-    before: Report,
+    trials: Trials,
+    original: Original,
     planned: list[_RankedTrial],
     refused: list[Refusal],
 ) -> list[_RankedTrial]:
     """Partitions the trials; returns those better than the original, best first."""
-    trials, better = unwanted.trials, list[_RankedTrial]()
+    better = list[_RankedTrial]()
     for proposal, trial, _ in trials.in_turn(PARTITION, planned):
         report = trials.partition(trial)
-        refusal = _refusal(trial.edits, report, before, unwanted.collective)
+        refusal = original.refusal(trial.edits, report, trial.plan)
         if refusal is None:
-            rank = _rank(report, before, unwanted.collective)
+            rank = original.rank(report, trial.plan)
             better.append(_RankedTrial(proposal, trial, rank))
         else:
             refused.append(refusal)
@@ -220,7 +223,8 @@ def _partition(
 
 
 def _compile(
-    unwanted: UnwantedCollective,
+    trials: Trials,
+    original: Original,
     better: list[_RankedTrial],
     refused: list[Refusal],
     by_subject: dict[tuple[str, ...], Candidate],
@@ -228,12 +232,12 @@ def _compile(
     """Compiles the best trials for the target and compares them, one per subject.
 
     Args:
-        unwanted: the collective to remove.
+        trials: runs the trials.
+        original: the original, compiled for the target.
         better: the trials to compile, best first.
         refused: a refusal is added here for each trial that turns out no better.
         by_subject: candidates are added here, keyed by the proposal's subject.
     """
-    trials, before = unwanted.trials, unwanted.trials.before
     for proposal, trial, _ in trials.in_turn(COMPILE, better, skips=True):
         if proposal.subject in by_subject or len(by_subject) == _MOST_PROPOSED:
             continue
@@ -243,7 +247,7 @@ def _compile(
         if isinstance(result, Candidate):
             result = trials.compare(result)
         if isinstance(result, Candidate):
-            refusal = _final_refusal(result, before, unwanted.collective)
+            refusal = _final_refusal(result, original, trial.plan)
             if refusal is None:
                 by_subject[proposal.subject] = result
                 continue
@@ -265,28 +269,97 @@ def _in_better_order(trials: Trials) -> list[Candidate]:
     return []
 
 
-def _refusal(
-    edits: tuple[Edit, ...], after: Report, before: Report, collective: Collective
-) -> Refusal | None:
-    """Returns why a changed program isn't better than the original; None if it is."""
-    if after.error is not None:
-        return DoesNotCompile(edits, str(after.error))
-    if _work(after, before) > _MORE_WORK:
-        return MoreWork(edits)
-    left = _left(after, collective, before)
-    if left and left >= _left(before, collective):
-        return SameCollective(edits)
-    if _sent(after) > _sent(before):
-        return MovedElsewhere(edits, _sent(after), _sent(before))
-    return None
+@dataclass(frozen=True)
+class Original:
+    """The original program at one stage: planned, partitioned or compiled.
+
+    Changed programs are compared with it at the same stage.
+
+    Attributes:
+        program: its plan or report.
+        plan: its plan.
+        unwanted: the collectives to remove. There are several if the compiler combines
+            them later.
+    """
+
+    program: Report | Plan
+    plan: Plan
+    unwanted: tuple[Collective, ...]
+
+    @classmethod
+    def of(cls, program: Report | Plan, plan: Plan, collective: Collective) -> Original:
+        """Returns the original with the counterparts of a collective of any stage."""
+        return cls(program, plan, counterparts(collective, _collectives(program)))
+
+    def refusal(
+        self, edits: tuple[Edit, ...], after: Report, plan: Plan
+    ) -> Refusal | None:
+        """Returns why a changed program isn't better than the original; None if it is."""
+        if after.error is not None:
+            return DoesNotCompile(edits, str(after.error))
+        if self.work(after, plan) > _MORE_WORK:
+            return MoreWork(edits)
+        left = self.left(after)
+        if left and left >= sent_in_all(self.unwanted):
+            return SameCollective(edits)
+        sent, sent_before = _sent(after), _sent(self.program)
+        return MovedElsewhere(edits, sent, sent_before) if sent > sent_before else None
+
+    def rank(self, after: Report, plan: Plan) -> tuple[bool, float, int]:
+        """Returns a sort key for a changed program; the best has the lowest.
+
+        The key is whether any unwanted collective remains, then the sum of bytes sent
+        and work (each as a fraction of the original's), then peak memory.
+        """
+        fraction = _sent(after) / max(_sent(self.program), 1)
+        cost = round(fraction + self.work(after, plan), 2)
+        memory = peak_bytes(after.without_error.memory)
+        return self.left(after) > 0, cost, memory or 0
+
+    def work(self, after: Report, plan: Plan) -> float:
+        """Returns the ratio of a changed program's work to the original's.
+
+        It is the lower of two ratios: of FLOPs, and of FLOPs plus bytes. Repeated work
+        increases both, but the arithmetic of indices increases only the FLOPs. 1 if
+        unknown.
+        """
+        before = self.program.without_error
+        flops, size = _work(after.without_error, plan)
+        flops_before, size_before = _work(before, self.plan)
+        if not flops_before:
+            return 1.0
+        return min(flops / flops_before, (flops + size) / (flops_before + size_before))
+
+    def left(self, after: Report | Plan) -> int:
+        """Returns the bytes that a changed program sends for the unwanted collectives.
+
+        An unwanted collective remains if another one moves as much, or moves the same
+        value for the same operation. If several operations need a value, XLA names the
+        collective after any one of them, so a collective that the original has, too, is
+        not counted, whatever its name.
+        """
+        moved = Counter(map(_movement, self.unwanted))
+        others = Counter(map(_movement, _collectives(self.program))) - moved
+        left = []
+
+        def serves(collective: Collective) -> bool:
+            return any(_is_like(collective, unwanted) for unwanted in self.unwanted)
+
+        for collective in sorted(_collectives(after), key=serves):
+            movement = _movement(collective)
+            if others[movement] > 0:
+                others[movement] -= 1
+            elif movement in moved or serves(collective):
+                left.append(collective)
+        return sent_in_all(left)
 
 
 def _final_refusal(
-    candidate: Candidate, before: Report, collective: Collective
+    candidate: Candidate, original: Original, plan: Plan
 ) -> Refusal | None:
     """Returns why a candidate isn't better than the original; None if it is."""
-    edits, after = candidate.edits, candidate.report
-    refusal = _refusal(edits, after, before, collective)
+    edits, after, before = candidate.edits, candidate.report, candidate.before
+    refusal = original.refusal(edits, after, plan)
     if refusal is not None:
         return refusal
     # Only checked here, because earlier rounds may not know a loop's trip count.
@@ -301,95 +374,92 @@ def _final_refusal(
     return None
 
 
-def _rank(
-    after: Report, before: Report, collective: Collective
-) -> tuple[bool, float, int]:
-    """Returns a sort key; the best change has the lowest.
+def _work(report: Report, plan: Plan) -> tuple[float, float]:
+    """Returns the FLOPs and bytes of a program per device, over all loop iterations.
 
-    The key is whether any of the collective remains, then the sum of bytes sent and
-    arithmetic (each as a fraction of the original's), then peak memory.
+    The compiler counts each loop body once, so further iterations are added from the
+    plan. Both are 0 if the compiler counts nothing.
     """
-    fraction = _sent(after) / max(_sent(before), 1)
-    cost = round(fraction + _work(after, before), 2)
-    return (
-        _left(after, collective, before) > 0,
-        cost,
-        peak_bytes(after.without_error.memory) or 0,
-    )
-
-
-def _work(after: Report, before: Report) -> float:
-    """Returns the ratio of a program's FLOPs to the original's; 1 if unknown."""
-    flops = before.without_error.cost.get("flops")
-    return after.without_error.cost.get("flops", 0.0) / flops if flops else 1.0
+    flops = report.cost.get("flops", 0.0)
+    size = report.cost.get("bytes accessed", 0.0)
+    if flops and report.loops:
+        for cost in op_costs(plan.without_error):
+            again = cost.executions - 1
+            if not cost.only_moves:
+                flops += (cost.flops or 0.0) * again
+            size += cost.unavoidable * again / cost.executions
+    return flops, size
 
 
 def _product_work(plan: Plan) -> float:
-    """Returns the FLOPs per device of a plan's matrix products.
+    """Returns the FLOPs per device of a plan's matrix products."""
+    products = [cost for cost in op_costs(plan.without_error) if cost.is_product]
+    return sum((cost.flops or 0.0) * cost.executions for cost in products)
 
-    If the plan has no matrix products, all operations are counted.
-    """
-    costs = op_costs(plan.without_error)
-    products = [cost for cost in costs if cost.is_product and cost.flops]
-    return sum((cost.flops or 0.0) * cost.executions for cost in products or costs)
+
+def _collectives(program: Report | Plan) -> Sequence[Collective]:
+    return program.without_error.collectives or ()
 
 
 def _sent(program: Report | Plan) -> int:
-    return sent_in_all(program.without_error.collectives or ())
-
-
-def _left(
-    program: Report | Plan, collective: Collective, before: Report | None = None
-) -> int:
-    """Returns the bytes still sent for the operations that a collective serves.
-
-    Args:
-        program: the report or plan of a changed program.
-        collective: the original's collective.
-        before: the original's report. If several operations need a value, XLA names the
-            collective after any one of them. A collective that the original has under
-            another operation's name is therefore not counted.
-    """
-    program, operations = program.without_error, _operations(collective)
-    for_others, matches = Counter[tuple[Any, ...]](), []
-    for original in (before and before.without_error.collectives) or ():
-        if not _operations(original) & operations:
-            for_others[_movement(original)] += 1
-    for other in program.collectives or ():
-        if not _operations(other) & operations:
-            for_others[_movement(other)] -= 1
-    for match in program.collectives or ():
-        if _operations(match) & operations:
-            for_others[_movement(match)] -= 1
-            if for_others[_movement(match)] < 0:
-                matches.append(match)
-    return sent_in_all(matches)
+    return sent_in_all(_collectives(program))
 
 
 def _movement(collective: Collective) -> tuple[Any, ...]:
-    return collective.kind, collective.mesh_axes, collective.sent_in_all
+    # A loop of unknown length may run a collective more often than its bytes show.
+    place = collective.trips, collective.in_loop
+    return collective.kind, collective.mesh_axes, collective.sent_in_all, place
 
 
-def _operations(collective: Collective) -> set[tuple[str, str]]:
+def _is_like(collective: Collective, other: Collective) -> bool:
+    """Whether both move the same value in the same way for the same operation."""
+    if collective.kind != other.kind:
+        return False
+    operands = {collective.operand, other.operand} - {None, UNKNOWN}
+    return len(operands) < 2 and bool(_operations(collective) & _operations(other))
+
+
+def _operations(part: Collective | Member) -> set[tuple[str, str]]:
     """Returns the (name, source line) of each operation that a collective serves."""
-    parts = (collective, *collective.members)
+    parts = (part, *part.members) if isinstance(part, Collective) else (part,)
     return {(part.op, part.source) for part in parts} - {("", "")}
 
 
-def _as_partitioned(
+def counterparts(
     collective: Collective, collectives: Sequence[Collective]
-) -> Collective:
-    """Finds the partitioner's match for a collective of a plan or a final program."""
-    if collective.members or collective in collectives:
-        return collective
+) -> tuple[Collective, ...]:
+    """Finds a collective of one stage among the collectives of another stage.
 
-    def likeness(other: Collective) -> tuple[bool, ...]:
-        same_operation = bool(_operations(other) & _operations(collective))
-        same_line = other.source == collective.source
-        same_axes = other.mesh_axes == collective.mesh_axes
-        same_kind = other.kind == collective.kind
-        # A function without a source line is reported at its caller's line.
-        return same_operation, same_line and same_kind, same_line, same_axes
+    Args:
+        collective: the collective of a plan, a partitioned or a compiled program.
+        collectives: the collectives of the other stage.
 
-    match = max(collectives, key=likeness, default=collective)
-    return match if any(likeness(match)) else collective
+    Returns:
+        The most similar collective; for a combined collective, that of each member.
+    """
+    if collective in collectives:
+        return (collective,)
+    found, rest = [], [*collectives]
+    for part in collective.members or (collective,):
+
+        def likeness(other: Collective, part: Collective | Member = part) -> Any:
+            same_kind = other.kind == collective.kind
+            same_operation = bool(_operations(other) & _operations(part))
+            same_line = other.source == part.source
+            same_axes = other.mesh_axes == collective.mesh_axes
+            # The compiler may rename a collective after another operation of its line.
+            # A function without a source line is reported at its caller's line.
+            alike = (
+                same_kind and same_operation,
+                same_kind and same_line,
+                same_operation,
+                same_line,
+                same_axes,
+            )
+            return alike, -abs(other.bytes_per_device - part.bytes_per_device)
+
+        match = max(rest, key=likeness, default=None)
+        if match is not None and any(likeness(match)[0]):
+            found.append(match)
+            rest.remove(match)
+    return tuple(found)
