@@ -129,8 +129,8 @@ def find_changes(
         return typed_changes(program, collective, target, clock)
     trials.require_original()
     before = trials.partitioned(program)
-    if not counterparts(collective, _collectives(before)):
-        if counterparts(collective, _collectives(trials.before)):
+    if not _shares_operation(before, collective):
+        if _shares_operation(trials.before, collective):
             # Only this target's partitioner creates the collective, for example for a
             # matrix decomposition on TPUs.
             trials.on_target = True
@@ -138,8 +138,8 @@ def find_changes(
     # Plans and reports of some trials fail; what they lack counts as nothing here.
     plan = plan_program(program).without_error
     partitioned = Original.of(before, plan, collective)
-    compiled = Original.of(trials.before, plan, collective)
-    in_stage = partitioned if _collectives(before) else compiled
+    final = Original.of(trials.before, plan, collective)
+    in_stage = partitioned if _collectives(before) else final
     # A combined collective has more causes than any of the collectives in it.
     as_partitioned = None if collective.members else next(iter(in_stage.unwanted), None)
     unwanted = UnwantedCollective(trials, as_partitioned or collective, plan)
@@ -160,13 +160,13 @@ def find_changes(
         # Each round keeps fewer programs than the previous one, and costs more for each.
         planned = _plan(unwanted, before, refused)
         better = _partition(trials, partitioned, planned, refused)
-        _compile(trials, compiled, better, refused, by_subject)
+        _compile(trials, final, better, refused, by_subject)
         reordered = _in_better_order(trials)
     except (KeyboardInterrupt, Cancelled):
         pass  # return the changes found so far
 
     def rank(candidate: Candidate) -> tuple[Any, ...]:
-        return compiled.rank(candidate.report, trials.plan_of(candidate.program))
+        return final.rank(candidate.report, trials.plan_of(candidate.program))
 
     changes = [*sorted(by_subject.values(), key=rank), *reordered]
     advice, refused = by_hand(unwanted), refused[:_MOST_REFUSED]
@@ -377,18 +377,25 @@ def _final_refusal(
 def _work(report: Report, plan: Plan) -> tuple[float, float]:
     """Returns the FLOPs and bytes of a program per device, over all loop iterations.
 
-    The compiler counts each loop body once, so further iterations are added from the
-    plan. Both are 0 if the compiler counts nothing.
+    The compiler counts each loop body once, so its counts are multiplied by the plan's
+    ratio of all iterations to one. Both are 0 if the compiler counts nothing.
     """
     flops = report.cost.get("flops", 0.0)
     size = report.cost.get("bytes accessed", 0.0)
-    if flops and report.loops:
-        for cost in op_costs(plan.without_error):
-            again = cost.executions - 1
-            if not cost.only_moves:
-                flops += (cost.flops or 0.0) * again
-            size += cost.unavoidable * again / cost.executions
-    return flops, size
+    if not report.loops:
+        return flops, size
+    costs = op_costs(plan.without_error)
+    arithmetic = [(c.flops or 0.0, c.executions) for c in costs if not c.only_moves]
+    moved = [(float(cost.bytes), cost.executions) for cost in costs]
+    return flops * _repeats(arithmetic), size * _repeats(moved)
+
+
+def _repeats(amounts: Sequence[tuple[float, int]]) -> float:
+    """Returns the ratio of amounts times their executions to amounts of one each."""
+    once = sum(amount for amount, _ in amounts)
+    if not once:
+        return 1.0
+    return sum(amount * executions for amount, executions in amounts) / once
 
 
 def _product_work(plan: Plan) -> float:
@@ -413,10 +420,15 @@ def _movement(collective: Collective) -> tuple[Any, ...]:
 
 def _is_like(collective: Collective, other: Collective) -> bool:
     """Whether both move the same value in the same way for the same operation."""
-    if collective.kind != other.kind:
+    if collective.name_with_axes != other.name_with_axes:
         return False
     operands = {collective.operand, other.operand} - {None, UNKNOWN}
     return len(operands) < 2 and bool(_operations(collective) & _operations(other))
+
+
+def _shares_operation(program: Report | Plan, collective: Collective) -> bool:
+    operations = _operations(collective)
+    return any(_operations(other) & operations for other in _collectives(program))
 
 
 def _operations(part: Collective | Member) -> set[tuple[str, str]]:
