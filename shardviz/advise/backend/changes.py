@@ -451,7 +451,7 @@ def counterparts(
     """
     if collective in collectives:
         return (collective,)
-    found, rest = [], [*collectives]
+    matches, rest = [], [*collectives]
     for part in collective.members or (collective,):
 
         def likeness(other: Collective, part: Collective | Member = part) -> Any:
@@ -472,6 +472,6 @@ def counterparts(
 
         match = max(rest, key=likeness, default=None)
         if match is not None and any(likeness(match)[0]):
-            found.append(match)
+            matches.append(match)
             rest.remove(match)
-    return tuple(found)
+    return tuple(matches)
