@@ -118,6 +118,8 @@ def test_a_collective_for_others_by_another_name_is_not_what_is_left() -> None:
     assert original.left(both) == whole.sent_in_all
     renamed = before.replace(collectives=(gather("sharding_constraint", 128), whole))
     assert original.left(renamed) == small.sent_in_all
+    # If the program sends less, the renamed one is another collective in its place.
+    assert original.left(before.replace(collectives=renamed.collectives[:1])) == 0
 
 
 def test_collectives_of_one_operation_are_told_apart() -> None:

@@ -333,14 +333,15 @@ class Original:
     def left(self, after: Report | Plan) -> int:
         """Returns the bytes that a changed program sends for the unwanted collectives.
 
-        An unwanted collective remains if another one moves as much, or moves the same
-        value for the same operation. If several operations need a value, XLA names the
-        collective after any one of them, so a collective that the original has, too, is
-        not counted, whatever its name.
+        An unwanted collective remains if another one moves the same value for the same
+        operation, or if another one moves as much and the program sends no less. If
+        several operations need a value, XLA names the collective after any one of them,
+        so a collective that the original also has is not counted, even if its name
+        differs.
         """
         moved = Counter(map(_movement, self.unwanted))
         others = Counter(map(_movement, _collectives(self.program))) - moved
-        left = []
+        left, sends_no_less = [], _sent(after) >= _sent(self.program)
 
         def serves(collective: Collective) -> bool:
             return any(_is_like(collective, unwanted) for unwanted in self.unwanted)
@@ -349,7 +350,7 @@ class Original:
             movement = _movement(collective)
             if others[movement] > 0:
                 others[movement] -= 1
-            elif movement in moved or serves(collective):
+            elif serves(collective) or (sends_no_less and movement in moved):
                 left.append(collective)
         return sent_in_all(left)
 
