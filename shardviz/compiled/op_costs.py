@@ -408,6 +408,15 @@ def _flops(
         return None
     if op.opcode == "convolution":
         return _convolution_flops(op, reads, rule, mesh, sums)
+    if not sums.isdisjoint(op.spec.axes):
+        # The result gets its sharding after the sum. Until then it is split like the
+        # operands.
+        split = {*sums, *op.spec.axes}
+        for operand, read in zip(rule.operands, reads, strict=False):
+            for names, axes in zip(operand, read.spec.dims, strict=False):
+                if set(names).isdisjoint(rule.reduction):
+                    split.update(axes)
+        return 2.0 * math.prod(rule.sizes.values()) / group_size(split, mesh)
     products, used = 2 * elements, set(op.spec.axes)
     for factor in rule.reduction:
         # An axis that splits the result, or another factor, cannot divide the work a

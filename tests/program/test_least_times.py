@@ -158,9 +158,22 @@ def summed_dimensions_split_differently():
     return sv.program(output, x, w, mesh="data=2, model=2"), flops
 
 
+def split_anew_after_the_sum():
+    """The carry is split over the axis of the sum, so each product is moved after its sum."""
+    layers, batch, size = 4, 512, 1024
+
+    def loop(w, x):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
+
+    w = sv.array("w", (layers, size, size), spec="None, model, data", **BF16)
+    x = sv.array("x", (batch, size), spec="None, model", **BF16)
+    flops = layers * 2 * batch * (size // 2) * (size // 2)
+    return sv.program(loop, w, x, mesh="data=2, model=2"), flops
+
+
 PROGRAMS = [
-    partial_sums, summed_dimensions_split_differently, scanned_mlps, nested_scans, power_iteration,
-    attention, until_small, microbatches, conditions,
+    split_anew_after_the_sum, partial_sums, summed_dimensions_split_differently, scanned_mlps,
+    nested_scans, power_iteration, attention, until_small, microbatches, conditions,
 ]  # fmt: skip
 
 
