@@ -75,7 +75,7 @@ def test_a_buffer_says_its_line_and_leads_to_its_value(page):
     alone(page)
     row = page.locator("details", has_text="dot_general_0")
     row.locator("summary").click()
-    for text in ("block.py:20", "P('data', None)", "3 MiB if split"):
+    for text in ("block.py:20", "P('data', None)", "3 MiB if the axes of neighbouring values"):
         expect(row).to_contain_text(text)
     # It is alive from its allocation until its layer's backward pass.
     # The browser reports a toggled row in a later task.
