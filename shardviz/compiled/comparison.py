@@ -186,8 +186,9 @@ def _equal_values(plan: Plan, c: Collective, made: set[str]) -> tuple[str, ...]:
 
 
 def _definition(op: PlannedOp) -> tuple[object, ...]:
-    rule = (op.factors, op.reducer)
-    return op.opcode, op.operands, op.shape, op.dtype, op.region, *rule
+    """What a sum computes, and in which loop or branch."""
+    types = (op.shape, op.dtype)
+    return op.opcode, op.operands, types, op.factors, op.reducer, op.region
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:

@@ -39,12 +39,8 @@ def inherited(
             for i in m.before:
                 # All steps of a split collective share its cause, even if their
                 # kinds differ.
-                same_kind = before[i].kind == after[number].kind
-                if (
-                    m.kind == "split"
-                    or same_kind
-                    or _is_own_sum(before[i], after[number])
-                ):
+                is_same = m.kind == "split" or before[i].kind == after[number].kind
+                if is_same or _is_own_sum(before[i], after[number]):
                     old.append(before[i])
             result[number] = _with(after[number], old, m.kind)
     return tuple(result)

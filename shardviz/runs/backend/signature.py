@@ -243,10 +243,13 @@ def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     for name, _ in names.paired:
         changes = [*_array_changes(name, old.leaves[name], new.leaves[name])]
         layouts = old.layouts.get(name), new.layouts.get(name)
-        same_default = not changes or _is_only_committed(
-            old.leaves[name], new.leaves[name]
-        )
-        if same_default and None not in layouts and layouts[0] != layouts[1]:
+        committed = _is_only_committed(old.leaves[name], new.leaves[name])
+        # Other changes imply another memory layout.
+        if (
+            (committed or not changes)
+            and None not in layouts
+            and layouts[0] != layouts[1]
+        ):
             texts = shown_apart(*layouts, 200)
             changes.append(ArrayChanged(name, "memory layout", *texts))
         differing += changes
