@@ -87,7 +87,7 @@ def _is_own_sum(old: Collective, new: Collective) -> bool:
     """
     if not (old.definition.sums and new.definition.sums):
         return False
-    return old.cause is not None and old.cause.code in ("written", "gradient")
+    return getattr(old.cause, "code", "") in ("written", "gradient")
 
 
 def _is_all(new: Collective, old: Collective, kind: str) -> bool:

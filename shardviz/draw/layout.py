@@ -160,7 +160,7 @@ def draw_layout_array(
     labels, edges, left, top = _around(layout, cells, selection, grid, logical)
     corners = grid.corners() + np.array([[left], [top]])
     text: Template = (samples[0],)
-    if ids is not None:
+    if offsets is not None and ids is not None:
         limit, copies = max(6, int((cell[0] - 8) / LETTER)), ""
         # A tile with too many ids shows their number, which is the number of replicas.
         has_ids = ids_text(ids[offsets[-2] :], limit) != plural(devices, "device")

@@ -323,9 +323,10 @@ class Original:
         increases both, but the arithmetic of indices increases only the FLOPs. 1 if
         unknown.
         """
-        before = self.program.without_error
+        if isinstance(self.program, Plan):
+            return 1.0
         flops, size = _work(after.without_error, plan)
-        flops_before, size_before = _work(before, self.plan)
+        flops_before, size_before = _work(self.program.without_error, self.plan)
         if not flops_before:
             return 1.0
         return min(flops / flops_before, (flops + size) / (flops_before + size_before))
